@@ -175,7 +175,8 @@ static void add_missing(struct text *t, const ncclsvc_status *st)
 		add(t, " and %u more", st->missing_count - shown);
 }
 
-const char *svc_agreed_name(uint64_t word)
+/* A member's submission with that agreement word: "a list of static shapes"; NULL: not known. */
+static const char *agreed_name(uint64_t word)
 {
 	switch (word ? (unsigned)agreed_of(word) : ~0u) {
 	case ~0u:
@@ -229,7 +230,7 @@ static void add_side(struct text *t, unsigned field, int32_t rank, int32_t pid, 
 /* Words of lists, which say what differs. False: they are other words. */
 static bool add_lists(struct text *t, const ncclsvc_status *st)
 {
-	const char *a = svc_agreed_name(st->value_a), *b = svc_agreed_name(st->value_b);
+	const char *a = agreed_name(st->value_a), *b = agreed_name(st->value_b);
 	if (!a || !b || st->field != NCCLSVC_FIELD_AGREEMENT)
 		return false;
 	const bool same = agreed_of(st->value_a) == agreed_of(st->value_b);

@@ -71,8 +71,6 @@ char *svc_label_copy(char *to, size_t size, const char *from);
 #define SVC_QUOTED_BYTES (NCCLSVC_LABEL_BYTES + 3)
 const char *svc_label_quote(const char label[NCCLSVC_LABEL_BYTES], char text[SVC_QUOTED_BYTES]);
 
-/* A member's submission with that agreement word: "a list of static shapes"; NULL: not known. */
-const char *svc_agreed_name(uint64_t word);
 /* Describes how a task ended in one sentence, always NUL-terminated; returns buf. */
 char *svc_status_sentence(const ncclsvc_status *st, char *buf, size_t size);
 /* The same without the result's name. */

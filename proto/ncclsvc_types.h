@@ -243,7 +243,7 @@ typedef struct ncclsvc_session_info {
 	uint64_t region_bytes;
 	char name[NCCLSVC_NAME_BYTES];
 	uint32_t mps;	   /* ncclsvc_mps, once it has joined with a GPU; before that UNKNOWN */
-	uint32_t protocol; /* its protocol version; 0: the daemon is too old to say */
+	uint32_t protocol; /* its protocol version */
 	/* The job that its process belongs to: as the process says (it can say anything), and as
 	 * the daemon has read it from /proc: the pod, container, Slurm step or systemd unit. Empty:
 	 * unknown. */
@@ -272,7 +272,7 @@ typedef struct ncclsvc_epoch_step {
 
 /* The source of the direct transport's size limit. */
 typedef enum ncclsvc_peer_source {
-	NCCLSVC_PEER_UNKNOWN = 0, /* no kernels, or the daemon is too old to say */
+	NCCLSVC_PEER_UNKNOWN = 0, /* no kernels */
 	NCCLSVC_PEER_DEFAULT = 1,
 	NCCLSVC_PEER_MEASURED = 2, /* ncclsvc-perf crossover, on this machine */
 	NCCLSVC_PEER_SET = 3,	   /* peer_bytes in ncclsvcd.conf(5) */
@@ -297,7 +297,7 @@ typedef struct ncclsvc_comm_info {
 	 * a rank of this node that has submitted none since. */
 	int32_t refused_rank, refused_pid;
 	char refused[NCCLSVC_REFUSED_BYTES]; /* why; empty: none was refused */
-	/* On this node. 0: unknown here, or the daemon is too old to say. */
+	/* On this node. 0: unknown here. */
 	uint32_t epoch_state;	 /* ncclsvc_epoch_state */
 	uint64_t epoch_state_ns; /* how long it has been in that state */
 	uint32_t epoch_faults; /* events without a transition in the table: defects of the daemon */
@@ -308,8 +308,8 @@ typedef struct ncclsvc_comm_info {
 	uint32_t peer_source;	     /* ncclsvc_peer_source */
 	char job[NCCLSVC_JOB_BYTES]; /* of the member of this node that joined first: as in its
 				      * session, job or else cgroup. Empty: unknown */
-	/* The same on all nodes that know the communicator, and no key. 0: the node is alone, or
-	 * its daemon is too old to say. */
+	/* The same on all nodes that know the communicator, and no key. 0: the node is alone.
+	 */
 	uint64_t cluster_comm;
 	/* How many collectives of this epoch went through staging memory, as a member had not
 	 * mapped the others' buffers, at least not yet. */

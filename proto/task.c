@@ -107,7 +107,7 @@ int svc_record_measure(const struct svc_record *r, uint32_t nranks, int32_t rank
 	if (!kind)
 		return refuse(text, "unknown operation");
 	if (r->flags & ~SVC_TASK_MORE) {
-		if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_SECOND_HALF | SVC_TASK_UNUSED))
+		if (r->flags & ~(SVC_TASK_MORE | SVC_TASK_SECOND_HALF))
 			return refuse(text, "unknown task flags");
 		if (svc_record_check_half(r, text))
 			return NCCLSVC_INVALID_ARGUMENT;

@@ -8,77 +8,52 @@ struct svc_empty {
 	char nothing[0];
 };
 
-/* One row per opcode, for the newest version that changed it. A changed row refers to the previous
- * one in `before`. */
-#define SHAPE(first, op, request, reply, fds_in, fds_out, ...)                                     \
+/* One row per opcode, for the newest version that changed it. */
+#define SHAPE(op, request, reply, fds_in, fds_out, ...)                                            \
 	[SVC_##op] = {#op,     sizeof(struct request), sizeof(struct reply), fds_in,               \
-		      fds_out, ##__VA_ARGS__,	       .since = first}
-
-#define JOINED_1 offsetof(struct svc_join_reply, peer_bytes)
-
-static const struct svc_shape join_1 = {
-	.name = "JOIN", .request = offsetof(struct svc_join, label), .reply = JOINED_1, .since = 1};
-static const struct svc_shape split_1 = {.name = "SPLIT",
-					 .request = offsetof(struct svc_split, out_of_reach),
-					 .reply = JOINED_1,
-					 .since = 1};
-
-#define JOINED_2 offsetof(struct svc_join_reply, label)
-static const struct svc_shape join_2 = {.name = "JOIN",
-					.request = offsetof(struct svc_join, label),
-					.reply = JOINED_2,
-					.since = 2,
-					.before = &join_1};
-static const struct svc_shape split_2 = {.name = "SPLIT",
-					 .request = offsetof(struct svc_split, label),
-					 .reply = JOINED_2,
-					 .since = 2,
-					 .before = &split_1};
+		      fds_out, ##__VA_ARGS__}
 
 static const struct svc_shape requests[SVC_OPCODE_END] = {
-	SHAPE(1, HELLO, svc_hello, svc_hello_reply, 0, 0),
-	SHAPE(1, ATTACH, svc_attach, svc_attach_reply, 0, 3),
-	SHAPE(1, REGION_ADD, svc_region_add, svc_region_reply, 1, 0),
-	SHAPE(1, REGION_DEL, svc_region_del, svc_empty, 0, 0),
-	SHAPE(3, JOIN, svc_join, svc_join_reply, 0, 0, .before = &join_2),
-	SHAPE(1, LEAVE, svc_leave, svc_empty, 0, 0),
-	SHAPE(3, SPLIT, svc_split, svc_join_reply, 0, 0, .before = &split_2),
-	SHAPE(1, SUBMIT, svc_record, svc_submit_reply, 0, 0),
-	SHAPE(1, LIST, svc_list, svc_list_reply, 0, 0, .records = true),
-	SHAPE(1, DAEMON_INFO, svc_daemon_info_request, svc_daemon_info_reply, 0, 0),
-	SHAPE(1, CANCEL, svc_cancel, svc_cancel_reply, 0, 0),
-	SHAPE(1, REGION_CUDA, svc_region_cuda, svc_region_reply, 0, 0),
-	SHAPE(1, REGION_CUDA_FD, svc_region_cuda, svc_region_reply, 1, 0),
-	SHAPE(1, REGION_LEND, svc_region_lend, svc_region_lend_reply, 0, 1),
-	SHAPE(1, PLAN_COMMIT, svc_plan_commit, svc_plan_reply, 1, 0),
-	SHAPE(1, PLAN_DROP, svc_plan_drop, svc_empty, 0, 0),
-	SHAPE(1, WORLD, svc_world, svc_world_reply, 0, 0),
-	SHAPE(1, REGION_RANGE, svc_region_range, svc_region_reply, 0, 0),
-	SHAPE(1, REDOP_ADD, svc_redop_add, svc_redop_reply, 0, 0),
-	SHAPE(1, REDOP_DEL, svc_redop_del, svc_empty, 0, 0),
-	SHAPE(2, JOIN_CANCEL, svc_join_cancel, svc_empty, 0, 0),
-	SHAPE(2, STAGING, svc_staging, svc_empty, 0, 1),
-	SHAPE(2, TRIGGER_DEL, svc_trigger_del, svc_empty, 0, 0),
-	SHAPE(2, ABORT, svc_abort, svc_empty, 0, 0),
-	SHAPE(3, IDENTIFY, svc_identify, svc_empty, 0, 0),
-	SHAPE(3, DESCRIBE, svc_describe, svc_describe_reply, 0, 0),
-	SHAPE(3, REFUSED, svc_refused, svc_empty, 0, 0),
-	SHAPE(3, SHARES, svc_shares, svc_empty, 0, 1),
-	SHAPE(3, SHARE, svc_share, svc_empty, 0, 0),
-	SHAPE(3, SHARED, svc_shared, svc_shared_reply, 0, 0),
-	SHAPE(3, SHARED_PART, svc_shared_part, svc_shared_part_reply, 0, 1),
+	SHAPE(HELLO, svc_hello, svc_hello_reply, 0, 0),
+	SHAPE(ATTACH, svc_attach, svc_attach_reply, 0, 3),
+	SHAPE(REGION_ADD, svc_region_add, svc_region_reply, 1, 0),
+	SHAPE(REGION_DEL, svc_region_del, svc_empty, 0, 0),
+	SHAPE(JOIN, svc_join, svc_join_reply, 0, 0),
+	SHAPE(LEAVE, svc_leave, svc_empty, 0, 0),
+	SHAPE(SPLIT, svc_split, svc_join_reply, 0, 0),
+	SHAPE(SUBMIT, svc_record, svc_submit_reply, 0, 0),
+	SHAPE(LIST, svc_list, svc_list_reply, 0, 0, .records = true),
+	SHAPE(DAEMON_INFO, svc_daemon_info_request, svc_daemon_info_reply, 0, 0),
+	SHAPE(CANCEL, svc_cancel, svc_cancel_reply, 0, 0),
+	SHAPE(REGION_CUDA, svc_region_cuda, svc_region_reply, 0, 0),
+	SHAPE(REGION_CUDA_FD, svc_region_cuda, svc_region_reply, 1, 0),
+	SHAPE(REGION_LEND, svc_region_lend, svc_region_lend_reply, 0, 1),
+	SHAPE(PLAN_COMMIT, svc_plan_commit, svc_plan_reply, 1, 0),
+	SHAPE(PLAN_DROP, svc_plan_drop, svc_empty, 0, 0),
+	SHAPE(WORLD, svc_world, svc_world_reply, 0, 0),
+	SHAPE(REGION_RANGE, svc_region_range, svc_region_reply, 0, 0),
+	SHAPE(REDOP_ADD, svc_redop_add, svc_redop_reply, 0, 0),
+	SHAPE(REDOP_DEL, svc_redop_del, svc_empty, 0, 0),
+	SHAPE(JOIN_CANCEL, svc_join_cancel, svc_empty, 0, 0),
+	SHAPE(STAGING, svc_staging, svc_empty, 0, 1),
+	SHAPE(TRIGGER_DEL, svc_trigger_del, svc_empty, 0, 0),
+	SHAPE(ABORT, svc_abort, svc_empty, 0, 0),
+	SHAPE(IDENTIFY, svc_identify, svc_empty, 0, 0),
+	SHAPE(DESCRIBE, svc_describe, svc_describe_reply, 0, 0),
+	SHAPE(REFUSED, svc_refused, svc_empty, 0, 0),
+	SHAPE(SHARES, svc_shares, svc_empty, 0, 1),
+	SHAPE(SHARE, svc_share, svc_empty, 0, 0),
+	SHAPE(SHARED, svc_shared, svc_shared_reply, 0, 0),
+	SHAPE(SHARED_PART, svc_shared_part, svc_shared_part_reply, 0, 1),
 };
 
-static const struct svc_shape event_comm_1 = {
-	.name = "EVENT_COMM", .reply = offsetof(struct svc_event_comm, status), .since = 1};
-
 static const struct svc_shape events[SVC_EVENT_END - SVC_EVENT_COMM] = {
-	{"EVENT_COMM", .reply = sizeof(struct svc_event_comm), .since = 2, .before = &event_comm_1},
-	{"EVENT_BYE", .reply = sizeof(struct svc_event_bye), .since = 1},
+	{"EVENT_COMM", .reply = sizeof(struct svc_event_comm)},
+	{"EVENT_BYE", .reply = sizeof(struct svc_event_bye)},
 };
 
 /* The layouts are the protocol: any change of size needs a new version. test_proto_wire.c has the
- * lengths of every version. */
+ * lengths. */
 _Static_assert(sizeof(struct svc_header) == 16, "header");
 _Static_assert(sizeof(struct svc_error) == 264, "error");
 _Static_assert(sizeof(struct svc_hello) == 56, "hello");
@@ -102,7 +77,7 @@ _Static_assert(offsetof(struct svc_record, timeline) == SVC_HALF, "record halves
 _Static_assert(offsetof(ncclsvc_status, value_a) == SVC_HALF, "status halves");
 _Static_assert(sizeof(struct svc_daemon_info_reply) + 16 <= SVC_MESSAGE_MAX, "largest message");
 
-static const struct svc_shape *in_version(const struct svc_shape *shape, unsigned version)
+const struct svc_shape *svc_shape_in(const struct svc_shape *shape, unsigned version)
 {
 	while (shape && shape->since > version)
 		shape = shape->before;
@@ -111,19 +86,14 @@ static const struct svc_shape *in_version(const struct svc_shape *shape, unsigne
 
 const struct svc_shape *svc_shape_of(unsigned version, unsigned opcode)
 {
-	return opcode < SVC_OPCODE_END ? in_version(&requests[opcode], version) : NULL;
+	return opcode < SVC_OPCODE_END ? svc_shape_in(&requests[opcode], version) : NULL;
 }
 
 const struct svc_shape *svc_event_of(unsigned version, unsigned opcode)
 {
 	if (opcode < SVC_EVENT_COMM || opcode >= SVC_EVENT_END)
 		return NULL;
-	return in_version(&events[opcode - SVC_EVENT_COMM], version);
-}
-
-size_t svc_plan_task_size(unsigned version)
-{
-	return version < 2 ? offsetof(struct svc_plan_task, label) : sizeof(struct svc_plan_task);
+	return svc_shape_in(&events[opcode - SVC_EVENT_COMM], version);
 }
 
 size_t svc_shape_cut(const struct svc_shape *shape, size_t size)

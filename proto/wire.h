@@ -21,17 +21,17 @@
  *
  * How to add a version:
  * 1. Raise SVC_PROTOCOL_MAX.
- * 2. A new message: its opcode here, its structs in wire_*.h, a row with its first version in
- * wire.c, a case in request_handle (daemon/server/request.c). A client that sends it to an older
- * daemon gets UNSUPPORTED from call_begin, and sends nothing. A longer message: the field, and in
- * wire.c the new row, which points to the former one. A longer record or status: svc_ring_size,
+ * 2. A new message: its opcode here, its structs in wire_*.h, a row with `since` in wire.c, a case
+ * in request_handle (daemon/server/request.c). A client that sends it to an older daemon gets
+ * UNSUPPORTED from call_begin, and sends nothing. A longer message: the field, and in wire.c the
+ * new row, whose `before` points to the former one. A longer record or status: svc_ring_size,
  * svc_record_slot and svc_status_slot in ring.h are the only ones that know where these lie; they
  * then need the session's version.
  * 3. ncclsvc-protocol(7): the table of opcodes, the message, HISTORY. CHANGELOG.md.
  * 4. tests/unit/test_proto_wire.c: a table of the new version's lengths; those of older versions
- *    never change. tests/integration/test_versions.c: what differs, with the real daemon; its other
- *    tests then run the new version by themselves. tests/fuzz/make_corpus.py: a seed of the new
- *    message. tests/python/ncclsvc_client.py stays a client of version 1.
+ *    never change. tests/integration/test_versions.c: what differs, with the real daemon.
+ *    tests/fuzz/make_corpus.py: a seed of the new message. tests/python/ncclsvc_client.py stays a
+ *    client of version 1.
  */
 #ifndef PROTO_WIRE_H
 #define PROTO_WIRE_H
@@ -76,17 +76,17 @@ enum svc_opcode {
 	SVC_REGION_RANGE = 24,
 	SVC_REDOP_ADD = 25,
 	SVC_REDOP_DEL = 26,
-	SVC_JOIN_CANCEL = 27, /* from version 2 */
-	SVC_STAGING = 28,     /* from version 2 */
-	SVC_TRIGGER_DEL = 29, /* from version 2 */
-	SVC_ABORT = 30,	      /* from version 2 */
-	SVC_IDENTIFY = 31,    /* from version 3 */
-	SVC_DESCRIBE = 32,    /* from version 3 */
-	SVC_REFUSED = 33,     /* from version 3 */
-	SVC_SHARES = 34,      /* from version 3 */
-	SVC_SHARE = 35,	      /* from version 3 */
-	SVC_SHARED = 36,      /* from version 3 */
-	SVC_SHARED_PART = 37, /* from version 3 */
+	SVC_JOIN_CANCEL = 27,
+	SVC_STAGING = 28,
+	SVC_TRIGGER_DEL = 29,
+	SVC_ABORT = 30,
+	SVC_IDENTIFY = 31,
+	SVC_DESCRIBE = 32,
+	SVC_REFUSED = 33,
+	SVC_SHARES = 34,
+	SVC_SHARE = 35,
+	SVC_SHARED = 36,
+	SVC_SHARED_PART = 37,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
@@ -130,7 +130,7 @@ struct svc_hello_reply {
 };
 
 /* The name of the session's job, for people: it grants nothing. A second one replaces the first;
- * communicators keep the job that they were joined with. From version 3. */
+ * communicators keep the job that they were joined with. */
 struct svc_identify {
 	char job[NCCLSVC_JOB_BYTES]; /* printable ASCII (svc_label_ok); empty: none */
 };
@@ -147,10 +147,13 @@ struct svc_shape {
 	const char *name;
 	uint16_t request, reply; /* exact body lengths; an event's is under reply */
 	uint8_t request_fds, reply_fds;
-	bool records; /* the reply says how many records follow it */
-	uint8_t since;
+	bool records;			/* the reply says how many records follow it */
+	uint8_t since;			/* the version that made it so; 0: the first */
 	const struct svc_shape *before; /* in versions before `since`; NULL: those lack it */
 };
+
+/* The shape that an opcode, given its newest shape, has in the version; NULL: none. */
+const struct svc_shape *svc_shape_in(const struct svc_shape *newest, unsigned version);
 
 /* Returns NULL if the version has no such request or event. Thread-safe. */
 const struct svc_shape *svc_shape_of(unsigned version, unsigned opcode);

@@ -17,7 +17,7 @@
  * and nranks are zero, and rank -1 asks for any free rank. A member of a broken communicator
  * rejoins it with the same message; its old handle stays valid. With SVC_JOIN_FAIL_FAST, the JOIN
  * ends with PEER_GONE when another waiting rank's process ends; otherwise it waits for the next. */
-enum svc_join_flags { SVC_JOIN_WORLD = 1, SVC_JOIN_FAIL_FAST = 2 /* from version 2 */ };
+enum svc_join_flags { SVC_JOIN_WORLD = 1, SVC_JOIN_FAIL_FAST = 2 };
 
 /* An id made from a job's name can be guessed. So it has this marker at byte SVC_JOB_AT, and only
  * the user that it names may join. Ids derived from it (id_derive) keep these bytes. */
@@ -41,12 +41,12 @@ struct svc_join {
 	uint64_t mps_server; /* as in struct mps; 0 unless mps is NCCLSVC_MPS_ACTIVE */
 	uint16_t mps;	     /* ncclsvc_mps */
 	/* Bitmap of the daemon's devices whose memory this process cannot map, for example because
-	 * it lacks their device nodes. Their communicators have no kernels. From version 2. */
+	 * it lacks their device nodes. Their communicators have no kernels. */
 	uint16_t out_of_reach;
 	/* 0, or a lent region of the member's GPU, zeroed and at least PEER_STAGING bytes long
-	 * (abi/peer.h). If all members have one, their kernels may use it. From version 2. */
+	 * (abi/peer.h). If all members have one, their kernels may use it. */
 	uint32_t staging;
-	char label[NCCLSVC_NAME_BYTES]; /* the user's name (svc_label_ok). From version 3. */
+	char label[NCCLSVC_NAME_BYTES]; /* the user's name (svc_label_ok) */
 };
 
 struct svc_join_reply {
@@ -55,23 +55,23 @@ struct svc_join_reply {
 	uint32_t epoch;
 	int32_t nranks, rank;
 	uint8_t id[NCCLSVC_ID_BYTES];
-	/* From version 2. Operations of at most this many bytes (svc_task_bytes) run in the
+	/* Operations of at most this many bytes (svc_task_bytes) run in the
 	 * members' kernels, all others on NCCL. If not 0, STAGING returns the staging memory. */
 	uint32_t peer_bytes;
 	uint32_t reserved;
-	char label[NCCLSVC_NAME_BYTES]; /* as inspection shows it. From version 3. */
+	char label[NCCLSVC_NAME_BYTES]; /* as inspection shows it */
 };
 
 /* Returns the staging memory of a rank, as a CUDA VMM handle; or (rank -1) the control blocks of
  * all members: one memfd, with a struct peer_control every PEER_CONTROL_BYTES bytes. While the
- * epoch runs. From version 2. */
+ * epoch runs. */
 struct svc_staging {
 	uint32_t comm;
 	int32_t rank;
 };
 
 /* Cancels an unanswered JOIN of this session: the rank is free at once, and the JOIN is answered
- * with CANCELLED. NOT_FOUND: no JOIN with this serial is waiting. From version 2. */
+ * with CANCELLED. NOT_FOUND: no JOIN with this serial is waiting. */
 struct svc_join_cancel {
 	uint32_t serial;
 	uint32_t reserved;
@@ -83,7 +83,7 @@ struct svc_leave {
 };
 
 /* Ends the epoch for all members, as the end of this session would, but the session keeps its rank,
- * and may JOIN again. Has no effect on an epoch that has ended already. From version 2. */
+ * and may JOIN again. Has no effect on an epoch that has ended already. */
 struct svc_abort {
 	uint32_t comm;
 	uint32_t epoch;
@@ -93,12 +93,11 @@ struct svc_split {
 	uint32_t comm;
 	int32_t colour; /* negative: takes part, but joins nothing */
 	int32_t key;
-	uint32_t staging;    /* as in JOIN, for the member of the part */
-	uint64_t timeout_ns; /* 0: none */
-	/* From version 2: */
+	uint32_t staging;      /* as in JOIN, for the member of the part */
+	uint64_t timeout_ns;   /* 0: none */
 	uint16_t out_of_reach; /* as in JOIN */
 	uint16_t reserved[3];
-	char label[NCCLSVC_NAME_BYTES]; /* as in JOIN, of the part. From version 3. */
+	char label[NCCLSVC_NAME_BYTES]; /* as in JOIN, of the part */
 };
 
 /* Creates a reduction for a communicator of GPUs: a sum in which each rank's data is multiplied by
@@ -137,8 +136,7 @@ struct svc_plan_task {
 	uint16_t reserved;
 	int32_t peer;
 	uint32_t reserved2;
-	uint64_t count; /* elements; SVC_PLAN_ANY: any count */
-	/* From version 2: */
+	uint64_t count;			 /* elements; SVC_PLAN_ANY: any count */
 	char label[NCCLSVC_LABEL_BYTES]; /* the user's name for it, valid according to svc_label_ok
 					  */
 	/* Not 0: a list of tensors, and the word that both sides must agree on. Its count is in
@@ -146,9 +144,6 @@ struct svc_plan_task {
 	uint64_t agreement;
 	int64_t tag; /* of a list */
 };
-
-/* Size of an entry in the file, for a session of this version. */
-size_t svc_plan_task_size(unsigned version);
 
 struct svc_plan_commit {
 	uint32_t comm;
@@ -193,7 +188,6 @@ struct svc_event_comm {
 	int32_t reason; /* ncclsvc_result */
 	int32_t rank, pid;
 	uint32_t reserved;
-	/* From version 2: */
 	ncclsvc_status status; /* as for pending tasks; without number and times */
 };
 

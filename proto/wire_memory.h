@@ -89,7 +89,7 @@ struct svc_region_range {
 /* Deletes a region. BUSY while a pending task uses it. wait_ms: for GPU memory, the reply comes
  * when the GPU's worker has closed its import, and the other members that read the log of shares
  * have passed its DROP entries, so that the owner can free the memory; TIMEOUT: the region is
- * deleted, but its imports are closed later. From version 2; zero in version 1. */
+ * deleted, but its imports are closed later. */
 struct svc_region_del {
 	uint32_t region;
 	uint32_t wait_ms; /* at most SVC_DEL_WAIT_MS; 0: the reply comes at once */
@@ -97,7 +97,7 @@ struct svc_region_del {
 
 #define SVC_DEL_WAIT_MS 10000
 
-/* The next messages, from version 3, let the members of an epoch with staging memory map each
+/* The next messages let the members of an epoch with staging memory map each
  * other's registered GPU memory. Each such epoch has a log of entries: a rank shares a region, or
  * drops a share, as its region is deleted. Positions in the log count from 0.
  *

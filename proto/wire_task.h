@@ -16,8 +16,7 @@ enum svc_record_flags {
 	SVC_TASK_TIMELINE = 2,
 	SVC_TASK_AGREE = 4, /* the members' agreement words and tags must be equal */
 	SVC_TASK_PLAN = 8,
-	SVC_TASK_UNUSED = 16, /* set by older libraries; has no meaning */
-	/* A stream starts the task, through the word timeline.ready. From version 2 */
+	/* A stream starts the task, through the word timeline.ready. */
 	SVC_TASK_TRIGGER = 32,
 };
 #define SVC_TASK_SECOND_HALF (SVC_TASK_TIMELINE | SVC_TASK_AGREE | SVC_TASK_PLAN | SVC_TASK_TRIGGER)
@@ -45,8 +44,8 @@ enum svc_record_flags {
 /* An agreement word whose four highest bits are set means that this member takes part, but refuses.
  * Then the operation does not run, and all members learn who refused, and why: the low 8 bits are
  * the negated result, the next 8 an ncclsvc_refusal (task.h packs them). The other 44 are not 0 if
- * the member has said more about this word, in a sentence (SVC_DESCRIBE). From version 2; in
- * version 1, and for members that give no reason, all bits are set. */
+ * the member has said more about this word, in a sentence (SVC_DESCRIBE). For members that
+ * give no reason, all bits are set. */
 #define SVC_AGREEMENT_REFUSES (UINT64_C(0xf) << 60)
 #define SVC_AGREEMENT_SAYS    (UINT64_C(0xfffffffffff) << 16)
 #define SVC_AGREEMENT_REFUSED UINT64_MAX
@@ -122,7 +121,7 @@ struct svc_cancel_reply {
 /* Members compare agreement words, which say that something differs, and not what. After a failure,
  * they tell each other: the daemon keeps what this member says about a word of its own, for the
  * members of this epoch (of late: 32 descriptions), and answers with what the peer has said about
- * one of its words. Only the members know what a description means. From version 3. */
+ * one of its words. Only the members know what a description means. */
 struct svc_describe {
 	uint32_t comm;
 	uint32_t epoch;
@@ -134,7 +133,7 @@ struct svc_describe {
 };
 
 /* The library has refused an operation, which therefore never becomes a task; the other members may
- * wait for it. From version 3. */
+ * wait for it. */
 struct svc_refused {
 	uint32_t comm;
 	uint32_t epoch;

@@ -205,13 +205,12 @@ static ncclsvc_result hello(struct connection *c, const struct connection_option
 	return take_mps_advice(c, &reply);
 }
 
-/* An older daemon knows no jobs. */
 static ncclsvc_result identify(struct connection *c, const struct connection_options *o,
 			       uint64_t deadline)
 {
 	struct svc_identify request;
 	struct answer a;
-	if (!o->job[0] || !svc_shape_of(c->version, SVC_IDENTIFY))
+	if (!o->job[0])
 		return NCCLSVC_OK;
 	memcpy(request.job, o->job, sizeof(request.job));
 	return exchange(c, SVC_IDENTIFY, &request, deadline, &a);

@@ -44,22 +44,6 @@ static void comm_discard(ncclsvc_session *s, ncclsvc_comm *comm)
 	free(comm);
 }
 
-/* Until the daemon says its own. given: the user's; empty: none. */
-static void label(ncclsvc_comm *comm, const char *given, const ncclsvc_comm *parent)
-{
-	if (given[0]) {
-		memcpy(comm->label, given, sizeof(comm->label));
-	} else if (comm->world) {
-		snprintf(comm->label, sizeof(comm->label), "world");
-	} else if (parent) {
-		snprintf(comm->label, sizeof(comm->label), "split of %llu",
-			 (unsigned long long)parent->uid);
-	} else {
-		for (int i = 0; i < 8; i++)
-			snprintf(comm->label + (size_t)2 * i, 3, "%02x", comm->id.bytes[i]);
-	}
-}
-
 /* Callers' buffers are sized for the number of ranks they requested. */
 static bool is_as_asked(const ncclsvc_comm *comm, const struct svc_join_reply *reply)
 {
@@ -171,7 +155,6 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	comm->daemon_device = request->device;
 	memcpy(comm->id.bytes, request->id, sizeof(comm->id.bytes));
 	join_take_label(request->label);
-	label(comm, request->label, NULL);
 	session_lock(s);
 	ncclsvc_result r = joining_begin(s, comm, SVC_JOIN, request, timeout_ms, beside, j);
 	session_unlock(s);
@@ -338,7 +321,6 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 		.out_of_reach = peer_out_of_reach(comm->peer),
 	};
 	join_take_label(request.label);
-	label(comm, request.label, parent);
 	if (!r)
 		r = joining_begin(s, comm, SVC_SPLIT, &request, timeout_ms, NULL, j);
 	session_unlock(s);

@@ -35,7 +35,7 @@ struct list_chunk {
 };
 
 /* Ends an unanswered call with CANCELLED: a JOIN by the daemon's answer; other calls, and a JOIN if
- * the daemon has no JOIN_CANCEL, at once with the text. Locked. */
+ * JOIN_CANCEL cannot be sent, at once with the text. Locked. */
 void call_cancel(ncclsvc_session *s, struct call *call, const char *text);
 /* Cancels the calls tied to that communicator, whose epoch is over. Locked. */
 void calls_cancel_beside(ncclsvc_session *s, uint32_t comm_key);

@@ -18,10 +18,8 @@ void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_re
 	comm->seq = comm->collectives = 0;
 	comm->peer_bytes = reply->peer_bytes;
 	comm->broken = NCCLSVC_OK;
-	if (reply->label[0]) { /* an older daemon does not say */
-		memcpy(comm->label, reply->label, sizeof(comm->label));
-		svc_make_printable(comm->label, sizeof(comm->label));
-	}
+	memcpy(comm->label, reply->label, sizeof(comm->label));
+	svc_make_printable(comm->label, sizeof(comm->label));
 	comm->broken_reported = comm->end_reported = true;
 	if (comm->key)
 		failures_forgive(s, comm->key);
@@ -43,11 +41,6 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event)
 		return;
 	comm->broken = event->reason < 0 ? (ncclsvc_result)event->reason : NCCLSVC_PEER_GONE;
 	comm->end = event->status;
-	if (comm->end.result != (int)comm->broken) /* an older daemon reports no more */
-		comm->end = (ncclsvc_status){.result = comm->broken,
-					     .rank_a = event->rank,
-					     .pid_a = event->pid,
-					     .rank_b = -1};
 	comm->broken_reported = false;
 	comm->end_reported = failure_reported(s, comm->key, comm->epoch, comm->broken);
 	calls_cancel_beside(s, comm->key);

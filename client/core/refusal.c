@@ -45,8 +45,7 @@ static void send_refused(const ncclsvc_comm *comm, unsigned op, uint64_t seq, nc
 			 const char *text)
 {
 	ncclsvc_session *s = comm->session;
-	if (!is_refusal(result) || !svc_op_known(op) || !comm->handle || s->lost ||
-	    s->connection->version < 3)
+	if (!is_refusal(result) || !svc_op_known(op) || !comm->handle || s->lost)
 		return;
 	struct svc_refused request = {.comm = comm->handle,
 				      .epoch = comm->epoch,

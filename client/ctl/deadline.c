@@ -13,6 +13,7 @@
 
 #include "base/args.h"
 #include "base/process.h"
+#include "base/snapshot.h"
 #include "base/text.h"
 #include "proto/names.h"
 #include "screen.h"
@@ -28,13 +29,6 @@ static struct {
 	uint64_t begin, end; /* 0: no deadline */
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 } clocked = {.mutex = PTHREAD_MUTEX_INITIALIZER};
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
 
 /* The process that listens at the socket; 0: unknown. */
 static int32_t listener(const char *path)
@@ -77,7 +71,7 @@ static void *keep_time(void *unused)
 	(void)unused;
 	pthread_mutex_lock(&clocked.mutex);
 	for (;;) {
-		const uint64_t now = now_ns();
+		const uint64_t now = snapshot_now_ns();
 		if (clocked.begin != begin) {
 			begin = clocked.begin;
 			looked = false;
@@ -111,7 +105,7 @@ void deadline_start(uint64_t ns, const char *socket)
 	pthread_mutex_lock(&clocked.mutex);
 	if (!svc_socket_path(socket, clocked.path, sizeof(clocked.path)))
 		clocked.path[0] = '\0';
-	clocked.begin = now_ns();
+	clocked.begin = snapshot_now_ns();
 	clocked.end = clocked.begin + ns;
 	if (!clocked.runs) {
 		pthread_condattr_init(&monotonic);

@@ -151,13 +151,6 @@ static void now(char *text, size_t size)
 	snprintf(text + n, size - n, ".%03ldZ", t.tv_nsec / 1000000);
 }
 
-static uint64_t monotonic_ns(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
 static const struct process *look(int32_t pid, bool closely, void *processes)
 {
 	return closely ? process_examine(processes, pid) : process_look(processes, pid);
@@ -274,7 +267,7 @@ static enum ctl_exit show_once(struct program *p)
 			 .s = &s,
 			 .out = &out,
 			 .time = time,
-			 .monotonic_ns = monotonic_ns(),
+			 .monotonic_ns = snapshot_now_ns(),
 			 .colour = screen_colour(),
 			 .width = screen_width()};
 	code = show(&v);
@@ -319,7 +312,7 @@ static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 			 .s = &s,
 			 .out = frame,
 			 .time = time,
-			 .monotonic_ns = monotonic_ns(),
+			 .monotonic_ns = snapshot_now_ns(),
 			 .colour = screen_colour(),
 			 .width = screen_width()};
 	title(&v);

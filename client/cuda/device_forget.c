@@ -44,8 +44,7 @@ static ncclsvc_result forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint
 				 (unsigned long long)p);
 	struct call call = {0};
 	const uint32_t generation = s->generation, wait_ms = ms_until(deadline);
-	const struct svc_region_del request = {
-		.region = region->id, .wait_ms = s->connection->version >= 2 ? wait_ms : 0};
+	const struct svc_region_del request = {.region = region->id, .wait_ms = wait_ms};
 	region->busy = true;
 	ranges_drop(s, g, region); /* the daemon closes a part after the ranges that contain it */
 	const ncclsvc_result r = call_run(s, &call, SVC_REGION_DEL, &request, -1,

@@ -527,8 +527,7 @@ static int bell_fetch(ncclsvc_session *s, uint32_t *generation)
 	struct call call = {.fd = -1};
 	session_lock(s);
 	*generation = s->generation;
-	if (s->connection->version < 3 ||
-	    call_run(s, &call, SVC_SHARES, &(struct svc_shares){0}, -1, deadline_in(REQUEST_MS)))
+	if (call_run(s, &call, SVC_SHARES, &(struct svc_shares){0}, -1, deadline_in(REQUEST_MS)))
 		call.fd = -1;
 	session_unlock(s);
 	return call.fd;

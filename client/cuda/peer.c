@@ -96,7 +96,7 @@ static bool wanted(const ncclsvc_session *s, int nranks)
 {
 	const char *text = getenv("NCCLSVC_PEER");
 	return !(text && text[0] == '0' && !text[1]) && nranks > 1 && nranks <= PEER_RANKS &&
-	       s->connection->version >= 2 && ncclsvc_has_kernels() && s->gpu->cuda->cuLaunchKernel;
+	       ncclsvc_has_kernels() && s->gpu->cuda->cuLaunchKernel;
 }
 
 /* Gets context, kernels, streams. Locked. */
@@ -262,10 +262,6 @@ ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	if (comm_captures(comm))
 		return NCCLSVC_OK;
-	if (s->connection->version < 2)
-		return error_set(NCCLSVC_UNSUPPORTED,
-				 "operations cannot be captured into CUDA graphs: the daemon is "
-				 "too old, install a newer ncclsvcd");
 	struct peer *p = allocate();
 	if (!p)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");

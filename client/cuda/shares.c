@@ -21,7 +21,7 @@ static uint64_t share_of(ncclsvc_session *s, struct peer *p, const ncclsvc_comm 
 			 uint16_t entry)
 {
 	struct device_region *region = entry ? &s->gpu->regions[entry - 1] : NULL;
-	if (!region || !region->id || s->connection->version < 3)
+	if (!region || !region->id)
 		return 0;
 	if (!p->shares)
 		p->shares = calloc(DEVICE_REGIONS, sizeof(*p->shares));

@@ -481,8 +481,7 @@ ncclsvc_result ncclsvc_list_devices(ncclsvc_session *session, ncclsvc_device_inf
 /* The daemons of this one's cluster, itself included; none if it is alone. */
 ncclsvc_result ncclsvc_list_nodes(ncclsvc_session *session, ncclsvc_node_info **list, size_t *n);
 /* The failures of this user's communicators (of all users', on the socket for administration) that
- * the daemon keeps, from the number `from` on, in the order of their numbers. INVALID_ARGUMENT: the
- * daemon is too old to keep any. */
+ * the daemon keeps, from the number `from` on, in the order of their numbers. */
 ncclsvc_result ncclsvc_list_failures(ncclsvc_session *session, uint64_t from,
 				     ncclsvc_failure_info **list, size_t *n);
 /* The daemon's flight recorder: what is pending, and the last 2,047 operations of each session of
@@ -499,8 +498,8 @@ void ncclsvc_list_free(void *list);
 /* From now on the session's lists are those of that node of the cluster, which the session's own
  * daemon asks; -1: of its own daemon again, as at first. Numbers in them (communicators, sessions,
  * tasks, GPUs) are that node's. A list then fails with TIMEOUT after 1.5 s without an answer, with
- * PEER_GONE if the node has gone, and with INVALID_ARGUMENT if there is no such node or the daemon
- * is too old. A session asks one node at a time (else BUSY). Never blocks. */
+ * PEER_GONE if the node has gone, and with INVALID_ARGUMENT if there is no such node. A session
+ * asks one node at a time (else BUSY). Never blocks. */
 ncclsvc_result ncclsvc_list_from(ncclsvc_session *session, int node);
 
 /* The session's number in inspection; another one once the session has connected again. NULL: 0,

@@ -260,11 +260,9 @@ static bool enough_memory(const struct options *o)
 		sscanf(line, "MemAvailable: %" SCNu64, &available);
 	if (f)
 		fclose(f);
-	/* A staged transfer also needs the library's copies; a GPU rank has one host buffer for
-	 * checks. */
+	/* A GPU rank has one host buffer, for checks. */
 	uint64_t each = (o->cuda ? 1 : 2) * (o->max_bytes + DATA_GUARD);
-	uint64_t subjects = o->baseline ? 2 : 1;
-	uint64_t need = each * o->ranks * (subjects + (o->memory == MEMORY_PLAIN));
+	uint64_t need = each * o->ranks * (o->baseline ? 2 : 1);
 	if (!available || need / 1024 <= available)
 		return true;
 	complain("%u ranks with buffers of %" PRIu64 " bytes need %" PRIu64 " MiB; %" PRIu64

@@ -25,7 +25,7 @@ _ncclsvc_perf()
 	join) words="$common --ranks --nodes --no-ring --device --gpus" ;;
 	*)
 		words="$common --minbytes --maxbytes --stepbytes --stepfactor --iters --check
-			--warmup_iters --datatype --op --root --blocking --ranks --nodes --time-cap
+			--warmup_iters --datatype --op --root --ranks --nodes --time-cap
 			--every --latency --queued --baseline --no-ring --device --gpus --memory --sync --compute-ms
 			--graph --kernel --plot"
 		[ "$operation" != sendrecv ] || words+=' --plan'
@@ -39,10 +39,9 @@ _ncclsvc_perf()
 			float8e5m2 all'
 		;;
 	-o | --op) words='sum prod min max avg all' ;;
-	-z | --blocking) words='0 1' ;;
 	--baseline) words='mpi nccl pingpong none' ;;
 	--device) words='host cuda' ;;
-	--memory) words='shared plain own lent vmm' ;;
+	--memory) words='own lent' ;;
 	--sync) words='each stream last' ;;
 	--socket | --json | --write | --plot)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")

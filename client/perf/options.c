@@ -25,7 +25,6 @@ enum kind {
 	TYPES,
 	REDOPS,
 	ROOT,
-	BLOCKING,
 	DEVICE,
 	GPUS,
 	JSON,
@@ -53,7 +52,7 @@ struct option_row {
 #define AT(field) offsetof(struct options, field)
 
 static const char sync_words[] = "each stream last";
-static const char memory_words[] = "own lent vmm shared plain";
+static const char memory_words[] = "own lent";
 
 static const struct option_row rows[] = {
 	{.help = "Which daemon:"},
@@ -81,8 +80,6 @@ static const struct option_row rows[] = {
 	{"datatype", "NAME", 'd', OP, TYPES, .help = "element type, or all (float32)"},
 	{"op", "NAME", 'o', OP, REDOPS, .help = "reduction: sum prod min max avg, or all (sum)"},
 	{"root", "RANK", 'r', OP, ROOT, .help = "root, or all (0)"},
-	{"blocking", "0|1", 'z', OP, BLOCKING, .given = GIVEN_SYNC,
-	 .help = "1: --sync each; 0: --sync stream"},
 	{.help = "How:"},
 	{"ranks", "N", 0, OP | JOIN | CROSSOVER, NUMBER, AT(ranks), 1, PERF_RANKS_MAX,
 	 .given = GIVEN_RANKS,
@@ -109,9 +106,6 @@ static const struct option_row rows[] = {
 		 "messages to a process and back (pingpong)"},
 	{"device", "host|cuda", 0, OP | JOIN, DEVICE,
 	 .help = "where the buffers, or members, are (host)"},
-	{"memory", "NAME", 0, OP, CHOICE, AT(memory), .words = memory_words, .given = GIVEN_MEMORY,
-	 .help = "host: shared, or plain (malloc: the staged path) (shared);\n"
-		 "cuda: own (cuMemAlloc), lent (the daemon's), vmm (cuMemCreate) (own)"},
 	{"plan", NULL, 0, OP, FLAG, AT(planned), .help = "sendrecv: run it as a plan"},
 	{"no-ring", NULL, 0, OP | SESSIONS | JOIN, FLAG, AT(no_ring),
 	 .help = "submit through the socket"},
@@ -125,6 +119,8 @@ static const struct option_row rows[] = {
 	{.help = "On GPUs (--device cuda):"},
 	{"gpus", "LIST", 0, OP | JOIN | CROSSOVER, GPUS, .device = CUDA,
 	 .help = "the ranks' CUDA devices, such as 0,1 (default: rank i uses i)"},
+	{"memory", "own|lent", 0, OP, CHOICE, AT(memory), .words = memory_words, .device = CUDA,
+	 .help = "buffers from cuMemAlloc (own), or from the daemon (lent) (own)"},
 	{"list", "N", 0, OP, NUMBER, AT(lists), 1, LISTS_MAX, .device = CUDA,
 	 .help = "all_gather: over lists of N tensors per rank"},
 	{"compute-ms", "MS", 0, OP, NUMBER, AT(compute_ms), 1, 10000, .device = CUDA,
@@ -191,7 +187,7 @@ const char *sync_name(const struct options *o)
 
 const char *memory_name(const struct options *o)
 {
-	return choice_name(memory_words, o->memory);
+	return o->cuda ? choice_name(memory_words, o->memory) : "shared";
 }
 
 static bool parse_operation(struct options *o, const char *text)
@@ -252,10 +248,6 @@ static bool apply(struct options *o, const struct option_row *row, const char *a
 		return parse_redop(arg, &o->redops);
 	case ROOT:
 		return parse_root(arg, &o->root);
-	case BLOCKING:
-		good = parse_number(arg, 0, 1, &n);
-		o->sync = n ? SYNC_EACH : SYNC_STREAM;
-		return good;
 	case DEVICE:
 		good = parse_choice(arg, "host cuda", &choice);
 		o->cuda = choice;

@@ -25,9 +25,8 @@ enum given {
 	GIVEN_MAX = 2,
 	GIVEN_RANKS = 4,
 	GIVEN_SYNC = 8,
-	GIVEN_MEMORY = 16,
-	GIVEN_EVERY = 32,
-	GIVEN_CAP = 64,
+	GIVEN_EVERY = 16,
+	GIVEN_CAP = 32,
 };
 
 struct options {
@@ -61,9 +60,9 @@ struct options {
 	int timeout_ms;
 	unsigned count;	 /* number of sessions */
 	unsigned queued; /* number of tasks beside; 0: none */
-	enum memory memory;
 	/* On GPUs: */
 	bool cuda;
+	enum memory memory;
 	int gpus[PERF_RANKS_MAX]; /* CUDA device numbers, by rank */
 	unsigned gpus_n;	  /* given with --gpus */
 	unsigned compute_ms;	  /* 0: no kernels beside the operations */
@@ -83,7 +82,8 @@ int options_check(struct options *options);
 /* Prints an error about `what`, and returns EXIT_USAGE. */
 int options_refuse(const char *format, const char *what);
 
-/* "each", "own", "shared": as the options and the JSON call them. */
+/* "each", "own", "shared": as the options and the JSON call them; memory on the host is "shared".
+ */
 const char *sync_name(const struct options *options);
 const char *memory_name(const struct options *options);
 

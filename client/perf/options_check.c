@@ -20,10 +20,6 @@ static int check_cuda(struct options *o)
 {
 	if (o->baseline && o->baseline != BASELINE_NCCL)
 		return options_refuse("--device cuda supports only %s as a baseline", "nccl");
-	if (!(o->given & GIVEN_MEMORY))
-		o->memory = MEMORY_OWN;
-	if (o->memory >= MEMORY_SHARED)
-		return options_refuse("--memory %s is for --device host", memory_name(o));
 	if (o->nodes > 1 && o->spawn_daemon)
 		return options_refuse("on GPUs, %s needs running daemons (--socket)", "--nodes");
 	if (o->gpus_n && !(o->given & GIVEN_RANKS))
@@ -39,10 +35,6 @@ static int check_cuda(struct options *o)
 
 static int check_host(struct options *o)
 {
-	if (!(o->given & GIVEN_MEMORY))
-		o->memory = MEMORY_SHARED;
-	if (o->memory < MEMORY_SHARED)
-		return options_refuse("--memory %s is for --device cuda", memory_name(o));
 	if (o->baseline == BASELINE_NCCL)
 		return options_refuse("%s needs --device cuda", "--baseline nccl");
 	/* A host rank has no stream. */

@@ -59,34 +59,21 @@ void plan_begin_iteration(ncclsvc_plan *p)
 	s->planned_groups += p->ngroups;
 }
 
-static bool has_lists(const ncclsvc_plan *p)
-{
-	for (uint32_t i = 0; i < p->ntasks; i++)
-		if (p->tasks[i].agreement)
-			return true;
-	return false;
-}
-
-/* The caller owns the memfd. Entries have the format of the session's protocol version. */
+/* The caller owns the memfd. */
 static ncclsvc_result write_plan(const ncclsvc_plan *p, int *fd)
 {
-	const unsigned version = p->session->connection->version;
-	const size_t entry = svc_plan_task_size(version);
-	const size_t bytes = p->ntasks ? p->ntasks * entry : entry;
-	if (version < 2 && has_lists(p))
-		return error_set(NCCLSVC_UNSUPPORTED, "the daemon speaks protocol version 1, which "
-						      "does not support lists of tensors in plans");
+	const size_t bytes = (p->ntasks ? p->ntasks : 1) * sizeof(*p->tasks);
 	*fd = svc_memfd_create("ncclsvc-plan", bytes, false);
 	if (*fd < 0)
 		return error_set(NCCLSVC_SYSTEM, "cannot create a memory file for the plan: %s",
 				 strerror(-*fd));
-	char *to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	void *to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
 	if (to == MAP_FAILED) {
 		close(*fd);
 		return error_set(NCCLSVC_SYSTEM, "cannot write the plan: %m");
 	}
-	for (uint32_t i = 0; i < p->ntasks; i++)
-		memcpy(to + i * entry, &p->tasks[i], entry);
+	if (p->ntasks)
+		memcpy(to, p->tasks, bytes);
 	munmap(to, bytes);
 	return NCCLSVC_OK;
 }

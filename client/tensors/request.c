@@ -110,12 +110,6 @@ static void set_result(struct ncclsvc_request *r, ncclsvc_result result)
 /* The refusal that the other members see. */
 static uint64_t refusal_word(const struct ncclsvc_request *r)
 {
-	ncclsvc_session *s = r->lists->session;
-	session_lock(s);
-	const bool reasons = s->connection->version >= 2;
-	session_unlock(s);
-	if (!reasons)
-		return SVC_AGREEMENT_REFUSED;
 	return refusal_describe(r->lists, svc_refusal(r->result, r->refusal), r->why.text);
 }
 

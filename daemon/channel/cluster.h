@@ -72,7 +72,6 @@ struct cluster {
 	uint64_t beat_ns; /* the last keep-alive */
 	uv_async_t kept;  /* a kept message or a lost connection is to be handled */
 	struct kept_message *kept_messages;
-	unsigned handles; /* open libuv handles */
 	bool closing, late;
 };
 
@@ -85,9 +84,8 @@ bool cluster_unwanted(const struct config *config, char *const envp[]);
 struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, char *const envp[]);
 /* From now on, messages from the other nodes are handled, including those kept so far. */
 void cluster_attach(struct cluster *c, const struct cluster_callbacks *callbacks, void *owner);
-/* Tells the others, and closes the connections; the loop must run until cluster_closed. */
+/* Tells the others, and closes the connections; the loop must then run until it ends. */
 void cluster_close(struct cluster *c);
-bool cluster_closed(const struct cluster *c);
 /* Ends MPI, after the scheduler's end. If other daemons continue, which would block MPI's end, the
  * process exits with this code. */
 void cluster_destroy(struct cluster *c, int code);

@@ -50,7 +50,6 @@ static void on_closed(uv_handle_t *handle)
 {
 	struct link *l = handle->data;
 	struct cluster *c = l->cluster;
-	c->handles--;
 	DL_DELETE(c->links, l);
 	free(l);
 }
@@ -297,7 +296,6 @@ static struct link *new_link(struct cluster *c)
 	l->node = -1;
 	l->tcp.data = l;
 	uv_tcp_init(c->loop, &l->tcp);
-	c->handles++;
 	DL_APPEND(c->links, l);
 	return l;
 }
@@ -391,7 +389,6 @@ int link_listen(struct cluster *c, const char *address)
 	uv_tcp_init(c->loop, &c->listener);
 	uv_timer_init(c->loop, &c->timer);
 	uv_async_init(c->loop, &c->kept, on_kept);
-	c->handles += 3;
 	if (uv_ip4_addr(address, 0, (struct sockaddr_in *)&at) &&
 	    uv_ip6_addr(address, 0, (struct sockaddr_in6 *)&at)) {
 		log_error("cluster_interface: '%s' is not an IP address", address);
@@ -419,17 +416,11 @@ static void on_deadline(uv_timer_t *timer)
 	c->late = true;
 }
 
-static void on_handle_closed(uv_handle_t *handle)
-{
-	struct cluster *c = handle->data;
-	c->handles--;
-}
-
 /* All nodes are connected, and none reconnects, so the port can be closed. */
 static void stop_listening(struct cluster *c)
 {
 	struct link *l;
-	uv_close((uv_handle_t *)&c->listener, on_handle_closed);
+	uv_close((uv_handle_t *)&c->listener, NULL);
 	DL_FOREACH (c->links, l)
 		if (l->node < 0)
 			lose(l, "");
@@ -497,6 +488,6 @@ void link_close_all(struct cluster *c)
 		DL_DELETE(c->kept_messages, m);
 		free(m);
 	}
-	uv_close((uv_handle_t *)&c->timer, on_handle_closed);
-	uv_close((uv_handle_t *)&c->kept, on_handle_closed);
+	uv_close((uv_handle_t *)&c->timer, NULL);
+	uv_close((uv_handle_t *)&c->kept, NULL);
 }

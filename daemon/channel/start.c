@@ -354,11 +354,6 @@ void cluster_close(struct cluster *c)
 		link_close_all(c);
 }
 
-bool cluster_closed(const struct cluster *c)
-{
-	return !c->handles;
-}
-
 void cluster_destroy(struct cluster *c, int code)
 {
 	struct watchdog w;

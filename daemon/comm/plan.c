@@ -169,35 +169,23 @@ static bool read_whole(int fd, char *to, size_t bytes)
 	return true;
 }
 
-/* Converts entries of another version, which are at the beginning of the same memory. */
-static void widen(struct svc_plan_task *tasks, uint32_t n, size_t entry)
-{
-	const char *from = (const char *)tasks;
-	while (entry < sizeof(*tasks) && n-- > 0) {
-		struct svc_plan_task t = {0};
-		memcpy(&t, from + n * entry, entry);
-		tasks[n] = t;
-	}
-}
-
-/* entry: size in the session's version. Returns a result, with a sentence. */
+/* Returns a result, with a sentence. */
 static int take_plan(struct communicator *m, uint32_t rank, const struct svc_plan_commit *r, int fd,
-		     size_t entry, char *text)
+		     char *text)
 {
-	const size_t bytes = r->tasks * sizeof(struct svc_plan_task), sent = r->tasks * entry;
-	if (!svc_memfd_trusted(fd, sent, text))
+	const size_t bytes = r->tasks * sizeof(struct svc_plan_task);
+	if (!svc_memfd_trusted(fd, bytes, text))
 		return NCCLSVC_INVALID_ARGUMENT;
 	if (!charge(m, m->forming, r->groups + r->tasks + 1, text))
 		return NCCLSVC_LIMIT;
 	struct svc_plan_task *tasks =
 		account_memory_left(m->account, bytes) ? malloc(bytes ? bytes : 1) : NULL;
-	if (!tasks || !read_whole(fd, (char *)tasks, sent)) {
+	if (!tasks || !read_whole(fd, (char *)tasks, bytes)) {
 		snprintf(text, PLAN_TEXT, tasks ? "the plan cannot be read" : "out of memory");
 		int result = tasks ? NCCLSVC_SYSTEM : NCCLSVC_NO_MEMORY;
 		free(tasks);
 		return result;
 	}
-	widen(tasks, r->tasks, entry);
 	return plan_set(m->forming, rank, r->groups, r->tasks, tasks, text);
 }
 
@@ -217,7 +205,7 @@ void plan_commit(struct session *c, uint32_t serial, const struct svc_plan_commi
 		return;
 	}
 	uint32_t before = m->forming->quota;
-	int result = take_plan(m, rank, r, fd, svc_plan_task_size(c->version), text);
+	int result = take_plan(m, rank, r, fd, text);
 	if (!result && !remote_plan(m, rank, serial)) {
 		result = NCCLSVC_BUSY;
 		snprintf(text, sizeof(text),

@@ -22,7 +22,7 @@ static struct coordinator *find(const struct coord *c, const uint8_t *id)
 	return r;
 }
 
-struct coordinator *coordinator_find(const struct coord *c, const uint8_t *id, uint32_t epoch)
+static struct coordinator *find_epoch(const struct coord *c, const uint8_t *id, uint32_t epoch)
 {
 	struct coordinator *r = find(c, id);
 	return r && r->epoch == epoch ? r : NULL;
@@ -144,14 +144,14 @@ void coordinator_start(struct coord *c, const struct control_start *m)
 
 void coordinator_broken(struct coord *c, const struct control_break *m)
 {
-	struct coordinator *r = coordinator_find(c, m->id, m->epoch);
+	struct coordinator *r = find_epoch(c, m->id, m->epoch);
 	if (r)
 		forget(c, r); /* the members' nodes know why */
 }
 
 void coordinator_left(struct coord *c, const struct control_left *m)
 {
-	struct coordinator *r = coordinator_find(c, m->id, m->epoch);
+	struct coordinator *r = find_epoch(c, m->id, m->epoch);
 	char text[SVC_TEXT_BYTES];
 	if (!r || m->plan)
 		return;
@@ -166,7 +166,7 @@ void coordinator_left(struct coord *c, const struct control_left *m)
 
 void coordinator_withdrawn(struct coord *c, const struct control_withdraw *m)
 {
-	struct coordinator *r = coordinator_find(c, m->id, m->epoch);
+	struct coordinator *r = find_epoch(c, m->id, m->epoch);
 	if (!r || m->rank >= r->nranks)
 		return;
 	split_withdrawn(c, r, m);

@@ -42,8 +42,6 @@ struct coordinator {
 /* Returns the coordinator for that node's request, created if needed. NULL: its epoch has ended, or
  * there are too many. */
 struct coordinator *coordinator_for(struct coord *c, uint32_t from, const struct control_epoch *m);
-/* NULL: there is none. */
-struct coordinator *coordinator_find(const struct coord *c, const uint8_t *id, uint32_t epoch);
 /* Sends to all nodes with members; before START, to every node that may have one: others ignore it.
  */
 void coordinator_tell(struct coord *c, const struct coordinator *r, const struct control_result *m);

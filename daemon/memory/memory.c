@@ -338,10 +338,9 @@ void memory_remove(struct memory *s, struct session *c, uint32_t serial,
 		   const struct svc_region_del *r)
 {
 	const uint32_t region = r->region;
-	if (r->wait_ms > (c->version >= 2 ? SVC_DEL_WAIT_MS : 0)) {
+	if (r->wait_ms > SVC_DEL_WAIT_MS) {
 		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_INVALID_ARGUMENT,
-			      "REGION_DEL waits for 0 to %d ms, and not at all in version 1",
-			      SVC_DEL_WAIT_MS);
+			     "REGION_DEL waits for 0 to %d ms", SVC_DEL_WAIT_MS);
 		return;
 	}
 	if (!region || region >= c->nmappings || !c->mappings[region].used ||

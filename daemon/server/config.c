@@ -394,7 +394,8 @@ static void print_help(FILE *out)
 		"send SIGHUP. See ncclsvcd(8) and ncclsvcd.conf(5).\n");
 }
 
-void config_print(const struct config *c, FILE *out)
+/* Prints every key with its value and source, as a valid ini file. */
+static void print(const struct config *c, FILE *out)
 {
 	char value[128], name[NAME_BYTES];
 	int widest = 0;
@@ -475,7 +476,7 @@ int config_load(struct config *c, int argc, char *argv[], char *const envp[], FI
 	else if (!l.check)
 		return -1;
 	else if (!l.quiet)
-		config_print(c, out);
+		print(c, out);
 	return 0;
 }
 

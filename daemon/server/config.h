@@ -24,7 +24,4 @@ struct config_changes {
 int config_reload(struct config *c, int argc, char *argv[], char *const envp[], FILE *err,
 		  struct config_changes *changes);
 
-/* Prints every key with its value and source, as a valid ini file. */
-void config_print(const struct config *c, FILE *out);
-
 #endif

@@ -85,7 +85,7 @@ def decoder():
 
 
 # Actions of fuzz_session
-SAY_HELLO, SAY_HELLO_1, READ, SWITCH, HANG_UP = b"\0", b"\x09", b"\3", b"\6", b"\7"
+SAY_HELLO, READ, SWITCH, HANG_UP = b"\0", b"\3", b"\6", b"\7"
 
 
 def request(opcode, body):
@@ -103,7 +103,6 @@ def ring(body):
 OPEN = SAY_HELLO + named("attach") + READ + named("region_add")
 ALONE = OPEN + request(JOIN, join(1, 0)) + READ
 PAIR = OPEN + named("join") + SWITCH + OPEN + request(JOIN, join(2, 1)) + READ + SWITCH + READ
-PAIR_1 = PAIR.replace(SAY_HELLO, SAY_HELLO_1, 1)  # the first session speaks version 1
 PEERS = {"broadcast": 1, "reduce": 1, "gather": 0, "scatter": 0}
 
 
@@ -111,12 +110,6 @@ def plan_file(*tasks, label=b"label"):
     return bytes([8, 0, len(tasks)]) + b"".join(
         struct.pack("=IBBHiIQ24sQq", group, op, 0, 0, peer, 0, 2**64 - 1, label, *(listed or (0, 0)))
         for group, op, peer, *listed in tasks)
-
-
-def plan_file_1(*tasks):
-    """For version 1, whose entries have 24 bytes."""
-    return bytes([8, 0, len(tasks) * 24 // 64]) + b"".join(
-        struct.pack("=IBBHiIQ", group, op, 0, 0, peer, 0, 2**64 - 1) for group, op, peer in tasks)
 
 
 def commit(ngroups, ntasks):
@@ -141,8 +134,6 @@ def plans():
     write("fuzz_session", "plan_lists", lists + ALONE + commit(2, 4) + READ + b"".join(tasks)
           + ring(record(9, 100, 0, src=(1, 0), agreement=7, tag=-1, plan=(0, 0))) + READ)
     write("fuzz_session", "plan_leave", own + tasks[2] + request(LEAVE, struct.pack("=II", 1, 0)) + READ)
-    write("fuzz_session", "plan_version_1", plan_file_1(*((group, op, 0) for group in range(4) for op in (9, 10)))
-          + ALONE.replace(SAY_HELLO, SAY_HELLO_1, 1) + commit(4, 8) + READ + b"".join(tasks))
     write("fuzz_session", "plan_label", plan_file((0, 9, 0), (0, 10, 0), label=b"x" * 24) + ALONE
           + commit(1, 2) + READ + plan_file((0, 9, 0), (0, 10, 0), label=b"a\x1bb") + commit(1, 2) + READ)
     pair = PAIR + plan_file((0, 9, 1), (1, 10, 1)) + commit(2, 2) + SWITCH \
@@ -203,10 +194,6 @@ def session():
           + ring(record(OPS["barrier"])) + SWITCH + READ + ring(record(OPS["barrier"])))
     write("fuzz_session", "join_cancel", OPEN + named("join") + named("join_cancel") + READ
           + SWITCH + OPEN + named("join") + SWITCH + request(JOIN, join(2, 1)) + READ)
-    write("fuzz_session", "versions", PAIR_1 + ring(record(OPS["barrier"])) + SWITCH
-          + ring(record(OPS["barrier"])) + request(SUBMIT, record(OPS["barrier"])) + SWITCH
-          + request(SUBMIT, record(OPS["barrier"])) + named("join_cancel") + READ + SWITCH + HANG_UP
-          + SWITCH + READ)
     write("fuzz_session", "world", SAY_HELLO + named("world") + SWITCH + SAY_HELLO + named("world")
           + READ + named("leave"))
     write("fuzz_session", "dies", PAIR + ring(record(OPS["barrier"])) + SWITCH + HANG_UP + SWITCH + READ

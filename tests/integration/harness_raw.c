@@ -64,19 +64,9 @@ int raw_send_bytes(struct raw *r, const void *bytes, size_t length, const int *f
 	return sendmsg(r->sock, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* Cuts the newest version's struct to the length that the session's version has, as the library
- * does. */
-static size_t in_version(const struct raw *r, unsigned opcode, size_t length)
-{
-	const struct svc_shape *newest = svc_shape_of(SVC_PROTOCOL_MAX, opcode);
-	const struct svc_shape *own = svc_shape_of(r->version, opcode);
-	return own && newest && length == newest->request ? own->request : length;
-}
-
 uint32_t raw_send(struct raw *r, unsigned opcode, const void *body, size_t length, const int *fds,
 		  unsigned nfds)
 {
-	length = in_version(r, opcode, length);
 	unsigned char message[SVC_MESSAGE_MAX];
 	struct svc_header header = {.length = (uint32_t)(sizeof(header) + length),
 				    .opcode = (uint16_t)opcode,
@@ -127,8 +117,7 @@ void raw_reply_to(struct raw *r, uint32_t serial, struct raw_reply *reply)
 	}
 	CHECK(reply->header.opcode & SVC_REPLY);
 	unsigned opcode = reply->header.opcode & (SVC_REPLY - 1);
-	const struct svc_shape *shape =
-		svc_shape_of(r->version ? r->version : SVC_PROTOCOL_MIN, opcode);
+	const struct svc_shape *shape = svc_shape_of(SVC_PROTOCOL_MAX, opcode);
 	if (reply->header.result == 0) {
 		CHECK(shape);
 		const size_t records =
@@ -187,36 +176,24 @@ void raw_ends(struct raw *r, ncclsvc_result reason)
 	CHECK(bye);
 }
 
-static void say_hello(struct raw *r, unsigned min, unsigned max)
+void raw_hello(struct raw *r)
 {
 	struct svc_hello hello = {
-		.version_min = (uint16_t)min, .version_max = (uint16_t)max, .name = "raw"};
+		.version_min = SVC_PROTOCOL_MIN, .version_max = SVC_PROTOCOL_MAX, .name = "raw"};
 	struct raw_reply reply;
 	raw_call(r, SVC_HELLO, &hello, sizeof(hello), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
-	CHECK_EQ(reply.hello.version, max);
+	CHECK_EQ(reply.hello.version, SVC_PROTOCOL_MAX);
 	CHECK_EQ(reply.hello.version_min, SVC_PROTOCOL_MIN);
 	CHECK_EQ(reply.hello.version_max, SVC_PROTOCOL_MAX);
 	CHECK(reply.hello.session != 0);
-	r->version = reply.hello.version;
 	r->session = reply.hello.session;
-}
-
-void raw_hello(struct raw *r)
-{
-	say_hello(r, SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX);
 }
 
 void raw_open(struct raw *r, const struct daemon *d)
 {
 	raw_connect(r, d);
 	raw_hello(r);
-}
-
-void raw_open_version(struct raw *r, const struct daemon *d, unsigned version)
-{
-	raw_connect(r, d);
-	say_hello(r, version, version);
 }
 
 void raw_attach(struct raw *r, uint32_t entries)
@@ -239,7 +216,7 @@ void raw_attach(struct raw *r, uint32_t entries)
 	r->completion = reply.fds[2];
 	r->last = 0;
 	CHECK_EQ(r->ring->magic, SVC_RING_MAGIC);
-	CHECK_EQ(r->ring->version, r->version);
+	CHECK_EQ(r->ring->version, SVC_PROTOCOL_MAX);
 	CHECK_EQ(r->ring->entries, entries);
 	CHECK_EQ(r->ring->timelines, SVC_TIMELINES);
 }

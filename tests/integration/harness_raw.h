@@ -10,7 +10,6 @@
 struct raw {
 	int sock;
 	uint32_t serial;
-	unsigned version; /* protocol version; 0 before HELLO */
 	uint32_t session;
 	struct svc_ring *ring; /* NULL before raw_attach */
 	size_t ring_size;
@@ -70,7 +69,6 @@ void raw_ends(struct raw *r, ncclsvc_result reason);
 
 void raw_hello(struct raw *r);
 void raw_open(struct raw *r, const struct daemon *d); /* Connects and sends HELLO. */
-void raw_open_version(struct raw *r, const struct daemon *d, unsigned version);
 void raw_attach(struct raw *r, uint32_t entries);
 struct raw_region raw_region(struct raw *r, size_t bytes);
 void raw_region_close(struct raw_region *region);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A socket in front of a daemon's, which forwards all messages and changes one thing: the protocol
- * versions in HELLO, so that a client and a daemon of this build use an older version or have none
- * in common; or the daemon's messages, as if the daemon were broken. */
+ * versions in HELLO, so that a client seems newer than the daemon, or has none in common with it;
+ * or the daemon's messages, as if the daemon were broken. */
 #ifndef TESTS_RELAY_H
 #define TESTS_RELAY_H
 

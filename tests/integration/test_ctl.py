@@ -201,7 +201,7 @@ class CtlTest(unittest.TestCase):
         self.assertEqual(sessions["eager"]["submitted"], 1)
         self.assertEqual(sessions["late"]["submitted"], 0)
         self.assertEqual(sessions["eager"]["ring_entries"], 0)
-        self.assertEqual({s["protocol"] for s in sessions.values()}, {1, 3})
+        self.assertEqual({s["protocol"] for s in sessions.values()}, {1})
         (comm,) = [c for c in self.json("comms")["comms"] if c["comm"] == self.comm0.uid]
         self.assertEqual((comm["state"], comm["nranks"], comm["joined"], comm["pending"]),
                          ("ready", 2, 2, 1))

@@ -115,14 +115,9 @@ class PerfHost(unittest.TestCase):
         for op in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall",
                    "gather", "scatter", "sendrecv", "barrier"):
             r = self.report(op, "-b", "8", "-e", "32K", "-f", "4096", "--ranks", "3", "-n", "40",
-                            "-r", "all", "-z", "0")
+                            "-r", "all", "--sync", "last")
             self.assertEqual(r["wrong"], 0, op)
             self.assertTrue(r["rows"])
-
-    def test_memory(self):
-        for memory in "shared", "plain":
-            r = self.report("all_gather", "-b", "8", "-e", "64K", "-f", "128", "--memory", memory)
-            self.assertEqual((r["memory"], r["wrong"]), (memory, 0))
 
 
 class PerfCuda(unittest.TestCase):
@@ -145,7 +140,7 @@ class PerfCuda(unittest.TestCase):
         return report
 
     def test_operations(self):
-        for memory in "own", "lent", "vmm":
+        for memory in "own", "lent":
             for sync in "each", "stream", "last":
                 r = self.report("all_reduce", "-b", "8", "-e", "64K", "-f", "128", "--memory",
                                 memory, "--sync", sync, "--baseline", "nccl")
@@ -451,7 +446,7 @@ class PerfCuda(unittest.TestCase):
                               ("join --queued 5", "--queued"), ("all_reduce --count 5", "--count"),
                               ("sessions --device cuda", "--device"),
                               ("join --gpus 0,1", "--gpus"), ("join --memory own", "--memory"),
-                              ("all_reduce --latency -z 0", "--latency"),
+                              ("all_reduce --latency --sync last", "--latency"),
                               ("barrier --plot x", "--plot"), ("join --plot x", "--plot"),
                               ("all_reduce -d all --plot x", "--plot"),
                               ("all_reduce -o all --plot x", "--plot"),
@@ -460,10 +455,9 @@ class PerfCuda(unittest.TestCase):
                               ("all_reduce --compute-ms 5", "--compute-ms"),
                               ("all_reduce --graph 5", "--graph"),
                               ("all_reduce --kernel", "--kernel"),
-                              ("all_reduce --device cuda --graph 5 --latency -z 1", "--graph"),
+                              ("all_reduce --device cuda --graph 5 --latency --sync each", "--graph"),
                               ("all_gather --device cuda --graph 5 --list 2", "--graph"),
-                              ("all_reduce --memory lent", "--memory lent"),
-                              ("all_reduce --memory plain --device cuda", "--memory plain"),
+                              ("all_reduce --memory lent", "--memory"),
                               ("crossover --socket /x", "--socket"),
                               ("crossover --ranks 9", "--ranks"), ("crossover -e 2G", "--maxbytes"),
                               ("crossover -b 2M -e 1M", "--maxbytes"),

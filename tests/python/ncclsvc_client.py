@@ -40,8 +40,8 @@ CREDENTIALS = struct.Struct("=iII")
 ERROR = struct.Struct("=HHHH256s")
 HELLO_REQUEST = struct.Struct("=HHI48s")
 HELLO_REPLY = struct.Struct("=HHHHIIIIQ48s96s")
-JOIN_REQUEST = struct.Struct("=128siiiIQQII")
-JOIN_REPLY = struct.Struct("=QIIii128s")
+JOIN_REQUEST = struct.Struct("=128siiiIQQHHI48s")
+JOIN_REPLY = struct.Struct("=QIIii128sII48s")
 RECORD = struct.Struct("=QIIBBBBiQIIQQQIIQ48x")
 STATUS = struct.Struct("=QiIQQQiiiiIIQQ8i16x")
 LIST_REPLY = struct.Struct("=IIQQII")
@@ -58,7 +58,7 @@ REGION_LEND_REQUEST = struct.Struct("=QiI")
 
 def join_request(comm_id, nranks, rank, device, flags, timeout_ns):
     """JOIN's body, for a process that reports nothing about MPS."""
-    return JOIN_REQUEST.pack(comm_id, nranks, rank, device, flags, timeout_ns, 0, 0, 0)
+    return JOIN_REQUEST.pack(comm_id, nranks, rank, device, flags, timeout_ns, 0, 0, 0, 0, b"")
 
 
 class ServiceError(Exception):
@@ -207,7 +207,7 @@ class Comm:
     """One rank of one communicator."""
 
     def __init__(self, body):
-        (self.uid, self.handle, self.epoch, self.nranks, self.rank, self.id) = JOIN_REPLY.unpack(body)
+        (self.uid, self.handle, self.epoch, self.nranks, self.rank, self.id, _, _, _) = JOIN_REPLY.unpack(body)
 
 
 class Session:

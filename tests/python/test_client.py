@@ -270,13 +270,12 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(svc.ServiceError) as caught:
             svc.Session(self.daemon.path, versions=(900, 901))
         self.assertEqual(caught.exception.result, "VERSION")
-        self.assertEqual(caught.exception.versions, ((1, 3), (900, 901)))
+        self.assertEqual(caught.exception.versions, ((1, 1), (900, 901)))
         for version in ("900", "901", "1"):
             self.assertIn(version, caught.exception.text)
 
     def test_seeds_of_the_fuzzers_have_the_right_lengths(self):
-        with svc.Session(self.daemon.path, versions=(1, 3)) as session:
-            self.assertEqual(session.version, 3)
+        with svc.Session(self.daemon.path) as session:
             names = {session.send(opcode, body): name for name, (opcode, body) in make_corpus.BODIES.items()}
             session.call(svc.LIST, struct.pack("=IIQ", svc.LIST_TASKS, 0, 0))
             for serial, (_, result, body, fds) in session.replies.items():

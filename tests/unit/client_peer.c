@@ -53,23 +53,19 @@ static void refuse(struct peer *p, const struct svc_header *to, int result, cons
 	put(p, to, result, &e, sizeof(e), NULL, 0);
 }
 
-static unsigned newest(const struct peer *p)
-{
-	return p->version_max ? p->version_max : SVC_PROTOCOL_MAX;
-}
+/* The version after this library's. */
+#define NEXT (SVC_PROTOCOL_MAX + 1)
 
 static void hello(struct peer *p, const struct svc_header *h, const struct svc_hello *theirs)
 {
 	REQUIRE(theirs->version_min == SVC_PROTOCOL_MIN);
 	REQUIRE(theirs->version_max == SVC_PROTOCOL_MAX);
-	p->version = newest(p);
-	if (p->fault == CHOOSES_VERSION_0)
-		p->version = 0;
-	if (p->fault == CHOOSES_VERSION_4)
-		p->version = 4;
-	struct svc_hello_reply reply = {.version = (uint16_t)p->version,
-					.version_min = 1,
-					.version_max = (uint16_t)newest(p),
+	struct svc_hello_reply reply = {.version = p->fault == CHOOSES_VERSION_0 ? 0
+						   : p->fault == CHOOSES_NEXT_VERSION
+							   ? NEXT
+							   : SVC_PROTOCOL_MAX,
+					.version_min = SVC_PROTOCOL_MIN,
+					.version_max = NEXT,
 					.session = 1,
 					.host_ranks = 2,
 					.ring_max = 1024};
@@ -115,7 +111,7 @@ static void attach(struct peer *p, const struct svc_header *h, const struct svc_
 	p->ring = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	REQUIRE(p->ring != MAP_FAILED);
 	p->ring->magic = p->fault == NO_MAGIC ? 0 : SVC_RING_MAGIC;
-	p->ring->version = p->version + (p->fault == OTHER_RING_VERSION);
+	p->ring->version = p->fault == OTHER_RING_VERSION ? NEXT : SVC_PROTOCOL_MAX;
 	p->ring->entries = a->entries;
 	p->ring->timelines = SVC_TIMELINES;
 	p->ring->size = size;
@@ -157,14 +153,15 @@ static void join(struct peer *p, const struct svc_header *h, const struct svc_jo
 	};
 	p->join_device = j->device;
 	memcpy(reply.id, j->id, sizeof(reply.id));
+	snprintf(reply.label, sizeof(reply.label), "%s",
+		 j->flags & SVC_JOIN_WORLD ? "world" : j->label);
 	if (p->fault == JOIN_RANGE)
 		reply.rank = reply.nranks;
 	if (p->fault == JOIN_MORE_RANKS)
 		reply.nranks++;
 	if (p->fault == JOIN_OTHER_RANK)
 		reply.rank = !reply.rank;
-	put(p, h, 0, &reply, svc_shape_cut(svc_shape_of(p->version, SVC_JOIN), sizeof(reply)), NULL,
-	    0);
+	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
 }
 
 /* Answers with a part of the communicator's own size, with this member as its last rank. */
@@ -174,8 +171,7 @@ static void split(struct peer *p, const struct svc_header *h)
 				       .epoch = 1,
 				       .nranks = p->split_ranks,
 				       .rank = p->split_ranks - 1};
-	put(p, h, 0, &reply, svc_shape_cut(svc_shape_of(p->version, SVC_SPLIT), sizeof(reply)),
-	    NULL, 0);
+	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
 }
 
 static void put_list(struct peer *p, const struct svc_header *h, const struct svc_list_reply *head,
@@ -361,7 +357,8 @@ static void serve(struct peer *p)
 		p->conn = -1;
 		return;
 	}
-	REQUIRE(svc_check_request(p->version, message, (size_t)n, nfds, &h, text) == SVC_GOOD);
+	REQUIRE(svc_check_request(SVC_PROTOCOL_MAX, message, (size_t)n, nfds, &h, text) ==
+		SVC_GOOD);
 	REQUIRE(h.serial != 0);
 	p->opcodes[h.opcode]++;
 	svc_close_fds(fds, nfds);
@@ -392,7 +389,6 @@ static void *run(void *arg)
 			p->conn = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC);
 			pthread_mutex_unlock(&p->lock);
 			p->regions = p->joins = 0;
-			p->version = SVC_PROTOCOL_MIN;
 			if (p->fault == HANGS_UP_UNREAD) {
 				struct svc_event_bye bye = {.reason = NCCLSVC_LIMIT,
 							    .text = "full"};
@@ -490,8 +486,9 @@ void peer_answer_submit(struct peer *p, unsigned i, int result, bool as_error)
 
 static void put_event(struct peer *p, const struct svc_event_comm *e)
 {
-	put(p, &(struct svc_header){.opcode = SVC_EVENT_COMM}, 0, e, p->version == 1 ? 24 : 152,
-	    NULL, 0);
+	put(p, &(struct svc_header){.opcode = SVC_EVENT_COMM}, 0, e,
+	    p->fault == SHORT_EVENT ? offsetof(struct svc_event_comm, status) : sizeof(*e), NULL,
+	    0);
 }
 
 void peer_event_comm(struct peer *p, uint32_t comm, uint32_t epoch, int reason, int rank, int pid)
@@ -499,7 +496,12 @@ void peer_event_comm(struct peer *p, uint32_t comm, uint32_t epoch, int reason, 
 	put_event(
 		p,
 		&(struct svc_event_comm){
-			.comm = comm, .epoch = epoch, .reason = reason, .rank = rank, .pid = pid});
+			.comm = comm,
+			.epoch = epoch,
+			.reason = reason,
+			.rank = rank,
+			.pid = pid,
+			.status = {.result = reason, .rank_a = rank, .pid_a = pid, .rank_b = -1}});
 }
 
 void peer_event_node_lost(struct peer *p, uint32_t comm, uint32_t node)

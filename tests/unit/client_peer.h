@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A fake daemon at the other end of a client's socket, with faults on request: what no correct
- * daemon does, or only rarely, and the library must withstand. It runs no tasks; the test ends
- * them. */
+ * daemon does, or only rarely, and the library must withstand. It also speaks the version after the
+ * library's. It runs no tasks; the test ends them. */
 #ifndef TESTS_CLIENT_PEER_H
 #define TESTS_CLIENT_PEER_H
 
@@ -33,7 +33,7 @@ enum fault {
 	NO_MAGIC,
 	OTHER_RING_VERSION,
 	CHOOSES_VERSION_0,
-	CHOOSES_VERSION_4,
+	CHOOSES_NEXT_VERSION,
 	LIST_LONGER,
 	LIST_SHORTER,
 	LIST_OVERFLOWS,
@@ -47,6 +47,7 @@ enum fault {
 	COMPLETION_FILE,
 	SPINS_LONG,
 	UNASKED_REPLY,
+	SHORT_EVENT,
 };
 
 #define PEER_HELD 256
@@ -60,8 +61,6 @@ struct peer {
 	pthread_mutex_t lock; /* protects conn: tests send events from their own thread */
 	_Atomic enum fault fault;
 	_Atomic int conn;
-	_Atomic unsigned version;     /* version that the session speaks */
-	_Atomic unsigned version_max; /* the newest version it supports; 0: the library's */
 	struct svc_ring *ring;
 	uint32_t entries;
 	int doorbell, completion;

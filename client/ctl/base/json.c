@@ -97,6 +97,22 @@ void put_null(struct json *j, const char *key)
 	text_add(j->out, "null");
 }
 
+void put_u64_or_null(struct json *j, const char *key, bool known, uint64_t value)
+{
+	if (known)
+		put_u64(j, key, value);
+	else
+		put_null(j, key);
+}
+
+void put_i64_or_null(struct json *j, const char *key, bool known, int64_t value)
+{
+	if (known)
+		put_i64(j, key, value);
+	else
+		put_null(j, key);
+}
+
 void put_raw(struct json *j, const char *key, const char *value)
 {
 	begin(j, key);

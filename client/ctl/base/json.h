@@ -21,6 +21,9 @@ void put_u64(struct json *j, const char *key, uint64_t value);
 void put_i64(struct json *j, const char *key, int64_t value);
 void put_bool(struct json *j, const char *key, bool value);
 void put_null(struct json *j, const char *key);
+/* null if the value is not known. */
+void put_u64_or_null(struct json *j, const char *key, bool known, uint64_t value);
+void put_i64_or_null(struct json *j, const char *key, bool known, int64_t value);
 /* A value that is JSON already. */
 void put_raw(struct json *j, const char *key, const char *value);
 /* Seconds, to the millisecond. */

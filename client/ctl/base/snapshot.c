@@ -115,13 +115,6 @@ void snapshot_order(struct snapshot *s)
 	sort(s->lateness, s->nlateness, sizeof(*s->lateness), by_lateness);
 }
 
-/* A daemon that is too old does not know the list. */
-static ncclsvc_result take_lateness(ncclsvc_session *session, struct snapshot *s)
-{
-	ncclsvc_result result = ncclsvc_list_lateness(session, &s->lateness, &s->nlateness);
-	return result == NCCLSVC_INVALID_ARGUMENT ? NCCLSVC_OK : result;
-}
-
 static ncclsvc_result take_lists(ncclsvc_session *session, unsigned parts, struct snapshot *s)
 {
 	ncclsvc_result result = NCCLSVC_OK;
@@ -146,13 +139,13 @@ static ncclsvc_result take_lists(ncclsvc_session *session, unsigned parts, struc
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_OPERATIONS)
 		result = ncclsvc_list_operations(session, &s->operations, &s->noperations);
 	if (result == NCCLSVC_OK && parts & SNAPSHOT_LATENESS)
-		result = take_lateness(session, s);
+		result = ncclsvc_list_lateness(session, &s->lateness, &s->nlateness);
 	return result;
 }
 
 /* ---- Other nodes ---- */
 
-static uint64_t now_ns(void)
+uint64_t snapshot_now_ns(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
@@ -175,7 +168,7 @@ static void take_far(ncclsvc_session *session, unsigned parts, const ncclsvc_nod
 	snapshot_free(far);
 	a->asked = true;
 	a->result = take_lists_from(session, parts, (int)n->node, far);
-	a->age_ns = now_ns();
+	a->age_ns = snapshot_now_ns();
 	if (a->result == NCCLSVC_OK)
 		snapshot_order(far);
 	else
@@ -187,7 +180,7 @@ static void take_far(ncclsvc_session *session, unsigned parts, const ncclsvc_nod
 static void renew(ncclsvc_session *session, unsigned parts, struct snapshot *s,
 		  struct snapshot *far)
 {
-	const uint64_t now = now_ns();
+	const uint64_t now = snapshot_now_ns();
 	ncclsvc_node_info *nodes;
 	size_t n;
 	if (ncclsvc_list_nodes(session, &nodes, &n) == NCCLSVC_OK && n == s->nnodes) {
@@ -237,10 +230,11 @@ static ncclsvc_result take_parts(ncclsvc_session *session, unsigned parts, int32
 	take_nodes(session, parts, node, s, far);
 	struct snapshot_answer *a = main_answer(s, node);
 	if (a && !a->asked)
-		*a = (struct snapshot_answer){true, take_lists(session, parts, s), now_ns()};
+		*a = (struct snapshot_answer){true, take_lists(session, parts, s),
+					      snapshot_now_ns()};
 	const ncclsvc_result result =
 		a ? a->result : ncclsvc_set_error(NCCLSVC_NOT_FOUND, "there is no such node");
-	const uint64_t now = now_ns();
+	const uint64_t now = snapshot_now_ns();
 	for (size_t i = 0; i < s->nnodes; i++)
 		s->answers[i].age_ns = now - s->answers[i].age_ns;
 	if (result == NCCLSVC_OK)

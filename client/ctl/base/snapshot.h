@@ -16,8 +16,8 @@ enum snapshot_part {
 	SNAPSHOT_NODES = 256,
 	SNAPSHOT_FAILURES = 512,
 	SNAPSHOT_OPERATIONS = 4096,
-	SNAPSHOT_LATENESS = 1024, /* empty if the daemon is too old to have it */
-	SNAPSHOT_MERGED = 16384,  /* other nodes' parts are merged: ALL is possible */
+	SNAPSHOT_LATENESS = 1024,
+	SNAPSHOT_MERGED = 16384, /* other nodes' parts are merged: ALL is possible */
 };
 
 #define SNAPSHOT_LOCAL (-1) /* the asked daemon's node */
@@ -64,6 +64,8 @@ struct snapshot {
 ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, int32_t node,
 			     struct snapshot *s);
 void snapshot_free(struct snapshot *s);
+/* CLOCK_MONOTONIC. */
+uint64_t snapshot_now_ns(void);
 /* Sorts for the look-ups: sessions, communicators and devices by id, members by communicator and
  * rank. */
 void snapshot_order(struct snapshot *s);

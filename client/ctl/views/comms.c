@@ -235,10 +235,7 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 static void own_number(const struct view *v, struct json *j, const char *key,
 		       const ncclsvc_member_info *m, uint64_t n)
 {
-	if (!is_known(v, m) && !n)
-		put_null(j, key);
-	else
-		put_u64(j, key, n);
+	put_u64_or_null(j, key, is_known(v, m) || n, n);
 }
 
 static void member_element(const struct view *v, struct json *j, const ncclsvc_member_info *m)
@@ -250,10 +247,7 @@ static void member_element(const struct view *v, struct json *j, const ncclsvc_m
 	put_i64(j, "pid", m->pid);
 	put_u64(j, "epoch", m->epoch);
 	put_i64(j, "device", m->device);
-	if (m->elsewhere)
-		put_u64(j, "node", m->elsewhere - 1);
-	else
-		put_null(j, "node");
+	put_u64_or_null(j, "node", m->elsewhere, m->elsewhere - 1);
 	own_number(v, j, "submitted", m, m->submitted);
 	own_number(v, j, "completed", m, m->completed);
 	own_number(v, j, "waiting_ns", m, m->waiting_ns);
@@ -298,10 +292,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_u64(j, "nranks", x->nranks);
 	put_u64(j, "joined", x->joined);
 	put_u64(j, "pending", x->pending);
-	if (x->ask_node)
-		put_u64(j, "ask_node", x->ask_node - 1);
-	else
-		put_null(j, "ask_node");
+	put_u64_or_null(j, "ask_node", x->ask_node, x->ask_node - 1);
 	put_u64(j, "uid", x->uid);
 	put_string(j, "job", x->job[0] ? x->job : NULL, sizeof(x->job));
 	put_u64(j, "age_ns", x->age_ns);

@@ -143,10 +143,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_device_i
 	put_string(j, "uuid", text, SIZE_MAX);
 	put_string(j, "state", state_name(v, x), SIZE_MAX);
 	put_u64(j, "state_ns", x->age_ns);
-	if (x->pid)
-		put_i64(j, "pid", x->pid);
-	else
-		put_null(j, "pid");
+	put_i64_or_null(j, "pid", x->pid, x->pid);
 	put_u64(j, "restarts", x->restarts);
 	put_u64(j, "memory_bytes", x->memory_bytes);
 	put_u64(j, "worker_bytes", x->worker_bytes);
@@ -162,10 +159,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_device_i
 	put_string(j, "nccl_version", x->nccl_version ? text : NULL, SIZE_MAX);
 	put_string(j, "transport", view_transport(x->transport), SIZE_MAX);
 	put_string(j, "mps", mps_name(x->mps), SIZE_MAX);
-	if (x->mps_server)
-		put_u64(j, "mps_server", x->mps_server);
-	else
-		put_null(j, "mps_server");
+	put_u64_or_null(j, "mps_server", x->mps_server, x->mps_server);
 	put_string(j, "peer_source", peer_source_name(x->peer_source), SIZE_MAX);
 	put_string(j, "text", x->text[0] ? x->text : NULL, sizeof(x->text));
 	put_object_end(j);

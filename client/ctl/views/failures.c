@@ -131,14 +131,6 @@ static void paragraph(const struct view *v, const struct failure *failure)
 	free(s);
 }
 
-static void put_known(struct json *j, const char *key, bool known, int64_t value)
-{
-	if (known)
-		put_i64(j, key, value);
-	else
-		put_null(j, key);
-}
-
 static void put_culprit(struct json *j, const ncclsvc_failure_info *f)
 {
 	if (f->rank < 0) {
@@ -148,11 +140,11 @@ static void put_culprit(struct json *j, const ncclsvc_failure_info *f)
 	put_object(j, "culprit");
 	put_i64(j, "rank", f->rank);
 	put_i64(j, "pid", f->pid);
-	put_known(j, "node", f->node >= 0, f->node);
+	put_i64_or_null(j, "node", f->node >= 0, f->node);
 	put_string(j, "host", f->node >= 0 ? f->host : NULL, sizeof(f->host));
-	put_known(j, "device", f->device >= 0, f->device);
+	put_i64_or_null(j, "device", f->device >= 0, f->device);
 	put_string(j, "ending", f->ending ? ncclsvc_ending_name(f->ending) : NULL, SIZE_MAX);
-	put_known(j, "ending_code", f->ending != 0, f->ending_code);
+	put_i64_or_null(j, "ending_code", f->ending != 0, f->ending_code);
 	put_object_end(j);
 }
 
@@ -197,10 +189,7 @@ static void element(const struct view *v, struct json *j, const struct failure *
 	put_string(j, "time", time, sizeof(time));
 	put_string(j, "kind", ncclsvc_failure_name(f->kind), SIZE_MAX);
 	put_string(j, "result", ncclsvc_result_name(f->result), SIZE_MAX);
-	if (f->cause)
-		put_u64(j, "cause", merge_number_of(f->cause));
-	else
-		put_null(j, "cause");
+	put_u64_or_null(j, "cause", f->cause, merge_number_of(f->cause));
 	put_string(j, "job", f->job[0] ? f->job : NULL, sizeof(f->job));
 	put_string(j, "label", f->label, sizeof(f->label));
 	view_json_comm(v->s, j, f->comm);
@@ -208,10 +197,7 @@ static void element(const struct view *v, struct json *j, const struct failure *
 	put_u64(j, "nranks", f->nranks);
 	put_u64(j, "uid", f->uid);
 	put_string(j, "op", f->op ? ncclsvc_op_name(f->op) : NULL, SIZE_MAX);
-	if (f->op)
-		put_u64(j, "seq", f->seq);
-	else
-		put_null(j, "seq");
+	put_u64_or_null(j, "seq", f->op, f->seq);
 	put_culprit(j, f);
 	put_effects(j, failure);
 	put_string(j, "text", f->text, sizeof(f->text));

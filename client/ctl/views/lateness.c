@@ -179,10 +179,7 @@ static void put_numbers(const struct view *v, struct json *j, const ncclsvc_late
 	put_i64(j, "pid", x->pid);
 	put_u64(j, "session", merge_session_number(v->s, x->session));
 	put_u64(j, "epoch", x->epoch);
-	if (node)
-		put_u64(j, "node", x->node);
-	else
-		put_null(j, "node");
+	put_u64_or_null(j, "node", node, x->node);
 	put_string(j, "host", node ? node->host : NULL, node ? sizeof(node->host) : 0);
 	put_u64(j, "operations", x->operations);
 	put_u64(j, "last", x->last);

@@ -168,14 +168,8 @@ void view_mps_json(const struct view *v, struct json *j)
 	put_string(j, "source", sources[there ? d->mps : NCCLSVC_MPS_NOBODY], SIZE_MAX);
 	put_string(j, "directory", there ? d->mps_text : NULL, sizeof(d->mps_text));
 	put_string(j, "text", there ? NULL : d->mps_text, sizeof(d->mps_text));
-	if (d->mps_pid)
-		put_i64(j, "pid", d->mps_pid);
-	else
-		put_null(j, "pid");
-	if (there)
-		put_u64(j, "age_ns", d->mps_age_ns);
-	else
-		put_null(j, "age_ns");
+	put_i64_or_null(j, "pid", d->mps_pid, d->mps_pid);
+	put_u64_or_null(j, "age_ns", there, d->mps_age_ns);
 	put_u64(j, "starts", d->mps_starts);
 	put_u64(j, "workers_lost", d->mps_losses);
 	pids_json(j, "trainers_with", &t, NCCLSVC_MPS_ACTIVE);

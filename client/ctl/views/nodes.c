@@ -20,18 +20,12 @@ uint32_t view_member_node(const struct snapshot *s, const ncclsvc_member_info *m
 void view_json_comm(const struct snapshot *s, struct json *j, uint64_t comm)
 {
 	put_u64(j, "comm", merge_number_of(comm));
-	if (s->answers && merge_node_of(comm))
-		put_u64(j, "comm_node", merge_node_of(comm) - 1);
-	else
-		put_null(j, "comm_node");
+	put_u64_or_null(j, "comm_node", s->answers && merge_node_of(comm), merge_node_of(comm) - 1);
 }
 
 void view_json_node(const struct snapshot *s, struct json *j, uint32_t node)
 {
-	if (s->answers)
-		put_u64(j, "node", node);
-	else
-		put_null(j, "node");
+	put_u64_or_null(j, "node", s->answers, node);
 }
 
 void view_json_answers(const struct view *v, struct json *j)

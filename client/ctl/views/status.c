@@ -92,14 +92,8 @@ static void nodes_json(const struct view *v, struct json *j)
 		put_i64(j, "pid", n->pid);
 		put_u64(j, "host_ranks", n->host_ranks);
 		put_u64(j, "gone_ns", n->gone_ns);
-		if (n->state == NCCLSVC_NODE_ALIVE)
-			put_u64(j, "heard_ns", n->heard_ns);
-		else
-			put_null(j, "heard_ns");
-		if (n->state == NCCLSVC_NODE_SELF)
-			put_u64(j, "messages", n->messages);
-		else
-			put_null(j, "messages");
+		put_u64_or_null(j, "heard_ns", n->state == NCCLSVC_NODE_ALIVE, n->heard_ns);
+		put_u64_or_null(j, "messages", n->state == NCCLSVC_NODE_SELF, n->messages);
 		put_object_end(j);
 	}
 	put_array_end(j);

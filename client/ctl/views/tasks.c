@@ -137,14 +137,8 @@ static void element(const struct view *v, struct json *j, const ncclsvc_task_inf
 	put_object(j, NULL);
 	view_json_node(v->s, j, view_task_node(v->s, x));
 	put_u64(j, "task", merge_number_of(x->task));
-	if (x->kernel)
-		put_u64(j, "kernel", x->kernel);
-	else
-		put_null(j, "kernel");
-	if (x->graph)
-		put_u64(j, "graph", x->graph);
-	else
-		put_null(j, "graph");
+	put_u64_or_null(j, "kernel", x->kernel, x->kernel);
+	put_u64_or_null(j, "graph", x->graph, x->graph);
 	put_string(j, "state", ncclsvc_state_name(x->state), SIZE_MAX);
 	put_u64(j, "age_ns", x->age_ns);
 	put_u64(j, "state_ns", x->state_ns);
@@ -159,18 +153,12 @@ static void element(const struct view *v, struct json *j, const ncclsvc_task_inf
 	put_u64(j, "count", x->count);
 	put_u64(j, "bytes", x->bytes);
 	put_i64(j, "rank", x->rank);
-	if (x->peer < 0)
-		put_null(j, "peer");
-	else
-		put_i64(j, "peer", x->peer);
+	put_i64_or_null(j, "peer", x->peer >= 0, x->peer);
 	put_u64(j, "nranks", x->nranks);
 	put_i64(j, "pid", x->pid);
 	put_u64(j, "session", merge_session_number(v->s, x->session));
 	put_u64(j, "epoch", x->epoch);
-	if (x->group)
-		put_u64(j, "group", x->group);
-	else
-		put_null(j, "group");
+	put_u64_or_null(j, "group", x->group, x->group);
 	put_string(j, "plan_label", x->label[0] ? x->label : NULL, sizeof(x->label));
 	put_array(j, "waits_for");
 	for (uint32_t i = 0; i < task_waits_shown(x); i++)

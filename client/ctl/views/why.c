@@ -49,14 +49,6 @@ static void nothing(const struct view *v, const struct why_report *r)
 	view_straggler(v);
 }
 
-static void put_graph(struct json *j, uint32_t graph)
-{
-	if (graph)
-		put_u64(j, "graph", graph);
-	else
-		put_null(j, "graph");
-}
-
 static void process_json(struct json *j, const struct process *p)
 {
 	if (!p) {
@@ -65,15 +57,9 @@ static void process_json(struct json *j, const struct process *p)
 	}
 	put_object(j, "process");
 	put_string(j, "state", process_state_name(p->state), SIZE_MAX);
-	if (p->cpu >= 0)
-		put_i64(j, "cpu_percent", p->cpu);
-	else
-		put_null(j, "cpu_percent");
+	put_i64_or_null(j, "cpu_percent", p->cpu >= 0, p->cpu);
 	put_string(j, "wchan", p->wchan[0] ? p->wchan : NULL, sizeof(p->wchan));
-	if (p->tracer > 0)
-		put_i64(j, "tracer", p->tracer);
-	else
-		put_null(j, "tracer");
+	put_i64_or_null(j, "tracer", p->tracer > 0, p->tracer);
 	put_object_end(j);
 }
 
@@ -112,11 +98,8 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 	put_object(j, NULL);
 	view_json_comm(v->s, j, f->comm);
 	view_json_label(j, "label", snapshot_comm(v->s, f->comm));
-	if (f->op && f->seq != WHY_NO_SEQ)
-		put_u64(j, "seq", f->seq);
-	else
-		put_null(j, "seq");
-	put_graph(j, f->graph);
+	put_u64_or_null(j, "seq", f->op && f->seq != WHY_NO_SEQ, f->seq);
+	put_u64_or_null(j, "graph", f->graph, f->graph);
 	put_string(j, "op", f->op, SIZE_MAX);
 	if (f->age_known)
 		put_seconds(j, "age_s", f->age_ns);
@@ -153,11 +136,8 @@ static void finding_json(struct json *j, const struct view *v, const struct why_
 		put_object(j, NULL);
 		view_json_comm(v->s, j, a->comm);
 		view_json_label(j, "label", snapshot_comm(v->s, a->comm));
-		if (a->op && a->seq != WHY_NO_SEQ)
-			put_u64(j, "seq", a->seq);
-		else
-			put_null(j, "seq");
-		put_graph(j, a->graph);
+		put_u64_or_null(j, "seq", a->op && a->seq != WHY_NO_SEQ, a->seq);
+		put_u64_or_null(j, "graph", a->graph, a->graph);
 		put_string(j, "op", a->op, SIZE_MAX);
 		put_seconds(j, "age_s", a->age_ns);
 		put_u64(j, "waiting", a->nwaiting);

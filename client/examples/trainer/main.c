@@ -145,7 +145,6 @@ int main(int argc, char **argv)
 	const uint64_t start_ns = now_ns();
 	bool help_wanted = false;
 	struct options o = {.text = "README.md",
-			    .program = argv[0],
 			    .steps = 100,
 			    .interval = 10,
 			    .batch = 64,

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Output of a run. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,12 +33,21 @@ void say(const char *format, ...)
 	fprintf(stderr, "trainer: %s\n", line);
 }
 
+static int times_fd = STDERR_FILENO;
+
+int times_open(void)
+{
+	const int fd = memfd_create("times", 0);
+	/* All ranks share one file description in append mode, so that none overwrites another. */
+	if (fd >= 0 && fcntl(fd, F_SETFL, O_APPEND) == 0)
+		times_fd = fd;
+	return fd;
+}
+
 void times_add(const struct times *t)
 {
-	const char *fd = getenv(TIMES_FD);
-	dprintf(fd ? atoi(fd) : STDERR_FILENO,
-		"%4d  %-7s  %9" PRIu64 "  %7.1f  %7.1f  %7.1f  %7.1f  %7.1f\n", t->rank, t->after,
-		t->from, t->connect_ms, t->join_ms, t->plan_ms, t->step_ms, t->all_ms);
+	dprintf(times_fd, "%4d  %-7s  %9" PRIu64 "  %7.1f  %7.1f  %7.1f  %7.1f  %7.1f\n", t->rank,
+		t->after, t->from, t->connect_ms, t->join_ms, t->plan_ms, t->step_ms, t->all_ms);
 }
 
 /* ---- Losses ---- */

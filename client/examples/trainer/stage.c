@@ -83,10 +83,7 @@ bool stage_make(struct stage *s, const struct options *o, int rank)
 static float draw(enum kind kind, int layer, size_t row, size_t column)
 {
 	uint64_t x = (uint64_t)kind << 56 | (uint64_t)layer << 48 | (uint64_t)row << 24 | column;
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	x ^= x >> 31;
-	return scales[kind] * ((float)(x >> 40) / (float)(1 << 23) - 1);
+	return scales[kind] * ((float)(mix(x) >> 40) / (float)(1 << 23) - 1);
 }
 
 void stage_init(const struct stage *s, float *parameters)

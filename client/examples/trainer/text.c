@@ -32,7 +32,7 @@ void text_free(struct text *t)
 	t->at = NULL;
 }
 
-static uint64_t mix(uint64_t x)
+uint64_t mix(uint64_t x)
 {
 	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
 	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);

@@ -38,10 +38,9 @@
 
 struct options {
 	const char *text, *checkpoints, *losses; /* files; NULL: none */
-	const char *program;
-	uint64_t steps, interval; /* interval: steps between checkpoints */
-	uint64_t batch;		  /* samples per update, of all replicas */
-	uint64_t accumulate;	  /* steps per update */
+	uint64_t steps, interval;		 /* interval: steps between checkpoints */
+	uint64_t batch;				 /* samples per update, of all replicas */
+	uint64_t accumulate;			 /* steps per update */
 	int data, horizontal, pipeline;
 	int rank;  /* -1: start all of them */
 	int nodes; /* daemons; in the socket's path, %r is the node */
@@ -85,6 +84,8 @@ struct sample {
 /* Prints an error and returns false if the text is too short. */
 bool text_read(struct text *t, const char *path);
 void text_free(struct text *t);
+/* A hash of a number. */
+uint64_t mix(uint64_t x);
 /* Micro-batch number `micro` of the run, counted over all steps and replicas. */
 void text_samples(const struct text *t, uint64_t micro, struct sample samples[MICRO]);
 
@@ -100,8 +101,6 @@ int launch_run(const struct options *o);
 uint64_t now_ns(void);
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);
 
-#define TIMES_FD "TRAINER_TIMES_FD" /* in a rank's environment */
-
 /* The times until a rank's first step was done. */
 struct times {
 	int rank;
@@ -109,7 +108,9 @@ struct times {
 	uint64_t from;	   /* step */
 	double connect_ms, join_ms, plan_ms, step_ms, all_ms;
 };
-/* Prints it, or sends it to the process that started the rank. */
+/* Opens a file that takes the times of this process and its children. -1: none. */
+int times_open(void);
+/* Prints it, or adds it to the file. */
 void times_add(const struct times *t);
 
 /* Output of a run: losses in the file, and a curve at the end. */

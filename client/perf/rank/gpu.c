@@ -60,60 +60,6 @@ void gpu_close(struct gpu *g)
 	*g = (struct gpu){0};
 }
 
-static bool map(struct gpu *g, CUdeviceptr p, size_t size, const CUmemAllocationProp *prop)
-{
-	CUmemGenericAllocationHandle handle;
-	CUmemAccessDesc access = {.location = prop->location,
-				  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	if (!GPU_DO(g, cuMemCreate, &handle, size, prop, 0))
-		return false;
-	bool good = GPU_DO(g, cuMemMap, p, size, 0, handle, 0);
-	if (good && !GPU_DO(g, cuMemSetAccess, p, size, &access, 1)) {
-		g->cu.cuMemUnmap(p, size);
-		good = false;
-	}
-	/* The mapping keeps the memory. */
-	g->cu.cuMemRelease(handle);
-	return good;
-}
-
-static bool create(struct gpu *g, size_t bytes, CUdeviceptr *p)
-{
-	CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = g->device}};
-	size_t grain;
-	if (!GPU_DO(g, cuMemGetAllocationGranularity, &grain, &prop,
-		    CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
-		return false;
-	size_t size = (bytes + grain - 1) / grain * grain;
-	if (!GPU_DO(g, cuMemAddressReserve, p, size, 0, 0, 0))
-		return false;
-	if (map(g, *p, size, &prop))
-		return true;
-	g->cu.cuMemAddressFree(*p, size);
-	*p = 0;
-	return false;
-}
-
-bool gpu_alloc(struct gpu *g, enum memory memory, size_t bytes, CUdeviceptr *p)
-{
-	return memory == MEMORY_VMM ? create(g, bytes, p) : GPU_DO(g, cuMemAlloc, p, bytes);
-}
-
-bool gpu_free(struct gpu *g, enum memory memory, CUdeviceptr p)
-{
-	CUdeviceptr base;
-	size_t size;
-	if (!p)
-		return true;
-	if (memory != MEMORY_VMM)
-		return GPU_DO(g, cuMemFree, p);
-	return GPU_DO(g, cuMemGetAddressRange, &base, &size, p) &&
-	       GPU_DO(g, cuMemUnmap, base, size) && GPU_DO(g, cuMemAddressFree, base, size);
-}
-
 /* Multiplies and adds, `spins` times in each thread. The store never executes, but keeps the
  * compiler from removing the loop. The driver compiles it for its GPU. */
 static const char busy_ptx[] = ".version 7.0\n"

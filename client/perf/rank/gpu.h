@@ -9,16 +9,8 @@
 
 #include "abi/cuda_graph_abi.h"
 
-/* Where buffers come from. */
-enum memory {
-	/* On GPUs: */
-	MEMORY_OWN,  /* cuMemAlloc */
-	MEMORY_LENT, /* the daemon's */
-	MEMORY_VMM,  /* cuMemCreate, exportable */
-	/* On the host: */
-	MEMORY_SHARED, /* of the library */
-	MEMORY_PLAIN,  /* malloc */
-};
+/* Where buffers on GPUs come from: cuMemAlloc, or the daemon. */
+enum memory { MEMORY_OWN, MEMORY_LENT };
 
 struct gpu {
 	struct {
@@ -50,11 +42,6 @@ void gpu_close(struct gpu *gpu);
 /* False unless the driver's call succeeded; names the call and the error. */
 bool gpu_good(struct gpu *gpu, CUresult result, const char *call);
 #define GPU_DO(gpu, call, ...) gpu_good(gpu, (gpu)->cu.call(__VA_ARGS__), #call)
-
-/* memory: MEMORY_OWN or MEMORY_VMM. */
-bool gpu_alloc(struct gpu *gpu, enum memory memory, size_t bytes, CUdeviceptr *p);
-/* 0 is allowed. */
-bool gpu_free(struct gpu *gpu, enum memory memory, CUdeviceptr p);
 
 /* Compiles the kernel at its first call. */
 bool gpu_prepare_busy(struct gpu *gpu);

@@ -49,10 +49,10 @@ static void unstage(struct gpu_rank *g)
 void gpu_rank_close(struct gpu_rank *g)
 {
 	if (g->memory != MEMORY_LENT) {
-		(void)gpu_free(&g->gpu, g->memory, device(g->rank.send));
-		(void)gpu_free(&g->gpu, g->memory, device(g->rank.recv));
+		(void)gpu_rank_release(&g->rank, g->rank.send);
+		(void)gpu_rank_release(&g->rank, g->rank.recv);
 	}
-	(void)gpu_free(&g->gpu, MEMORY_OWN, device(g->spot));
+	(void)gpu_rank_release(&g->rank, g->spot);
 	if (g->stream)
 		g->gpu.cu.cuStreamDestroy(g->stream);
 	if (g->compute)
@@ -67,7 +67,7 @@ bool gpu_rank_allocate(struct rank *r, size_t bytes, char **p)
 {
 	struct gpu_rank *g = own(r);
 	CUdeviceptr made = 0;
-	bool good = gpu_alloc(&g->gpu, g->memory, bytes, &made) || failed(g);
+	bool good = DO(g, cuMemAlloc, &made, bytes);
 	*p = (char *)(uintptr_t)made;
 	return good;
 }
@@ -75,7 +75,7 @@ bool gpu_rank_allocate(struct rank *r, size_t bytes, char **p)
 bool gpu_rank_release(struct rank *r, char *p)
 {
 	struct gpu_rank *g = own(r);
-	return gpu_free(&g->gpu, g->memory, device(p)) || failed(g);
+	return !p || DO(g, cuMemFree, device(p));
 }
 
 /* Registered with the driver if possible, which makes copies several times faster. */

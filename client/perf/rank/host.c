@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A rank of the service on host memory. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "service.h"
 
 /* Operations in flight, unless each one is waited for: at most what a session without a ring may
@@ -47,22 +44,14 @@ static bool allocate(struct rank *r, size_t bytes, char **p)
 {
 	struct host_rank *h = own(r);
 	void *buffer = NULL;
-	if (h->options->memory != MEMORY_PLAIN) {
-		ncclsvc_result result = ncclsvc_mem_alloc(h->session, bytes, &buffer);
-		*p = buffer;
-		return succeeded(r, result);
-	}
-	*p = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
-	return *p || rank_fail(r, NCCLSVC_NO_MEMORY, "out of memory");
+	ncclsvc_result result = ncclsvc_mem_alloc(h->session, bytes, &buffer);
+	*p = buffer;
+	return succeeded(r, result);
 }
 
 static bool release(struct rank *r, char *p)
 {
-	struct host_rank *h = own(r);
-	if (h->options->memory != MEMORY_PLAIN)
-		return succeeded(r, ncclsvc_mem_free(h->session, p));
-	free(p);
-	return true;
+	return succeeded(r, ncclsvc_mem_free(own(r)->session, p));
 }
 
 /* ---- Operations ---- */
@@ -139,9 +128,5 @@ int service_host_main(const struct service_options *options, int fd)
 	bool good = succeeded(r, service_open(options, &h.session));
 	good = message_send(fd, &r->reply, sizeof(r->reply)) && good && rank_serve(r, fd);
 	ncclsvc_close(h.session);
-	if (options->memory == MEMORY_PLAIN) {
-		free(r->send);
-		free(r->recv);
-	}
 	return good ? 0 : 1;
 }
