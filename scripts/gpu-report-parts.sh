@@ -156,7 +156,7 @@ storm() {
 	: >"$dir/tests.notes"
 	# Kills inside NCCL; while small operations run, and wait, in kernels of the trainers; the daemon.
 	for name in failures/trainer_inside failures/worker_inside kernels/killed"$four" failures/trainer_awaited \
-		failures/worker_between lost/inside lost/waiting; do
+		failures/worker_between killed_daemon/inside killed_daemon/waiting; do
 		tests "$name" "$name" --repeat "$rounds" "$@"
 	done
 	show_tests "$*"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * transport = mpi: device memory staged through host memory, on one node and between two. Tests
  * errors that are specific to chunks, slots and their order. test_staged_again.c repeats other
- * tests, and test_staged_gone.c tests deaths. */
+ * tests, and test_staged_failures.c tests deaths. */
 #include <stdlib.h>
 
 #include "staged.h"

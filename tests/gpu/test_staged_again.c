@@ -49,7 +49,7 @@ AGAIN(trainer_waiting, failure_tests, "failures/trainer_waiting")
 ONCE_MORE(values_1, values_tests, "values/1")
 ONCE_MORE(worker_inside, failure_tests, "failures/worker_inside")
 ONCE_MORE(worker_idle, failure_tests, "failures/worker_idle")
-ONCE_MORE(lost_inside, lost_tests, "lost/inside")
+ONCE_MORE(lost_inside, killed_daemon_tests, "killed_daemon/inside")
 ONCE_MORE(plan_streams, plan_tests, "plan/streams")
 ONCE_MORE(drop_in, nccl_tests, "nccl/mixed")
 ONCE_MORE(memory_again, memory_tests, "memory/again")
@@ -73,7 +73,7 @@ const struct gpu_test staged_again_tests[] = {
 	{"staged/trainer_waiting", trainer_waiting, 2, 120, TEST_ONE_NODE},
 	{"staged/worker_inside", worker_inside, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"staged/worker_idle", worker_idle, 2, 120, TEST_ONE_NODE},
-	{"staged/lost", lost_inside, 2, 90, TEST_QUICK | TEST_ONE_NODE},
+	{"staged/killed_daemon", lost_inside, 2, 90, TEST_QUICK | TEST_ONE_NODE},
 	{"staged/nodes/values/2", values_2_across, 2, 180, TEST_QUICK | TEST_ONE_NODE},
 	{"staged/nodes/values/4", values_4_across, 4, 240, TEST_QUICK | TEST_ONE_NODE},
 	{"staged/nodes/random/2", random_2_across, 2, 120, TEST_QUICK | TEST_ONE_NODE},

@@ -40,17 +40,17 @@ struct gpu_test {
 /* Tables, each ended by a test without a name. */
 extern const struct gpu_test values_tests[], random_tests[], order_tests[], memory_tests[],
 	direct_tests[], memory_freed_tests[], refused_tests[], failure_tests[], member_tests[],
-	lost_tests[], nccl_tests[], nccl_life_tests[], nccl_part_tests[], nccl_gone_tests[],
-	nccl_redop_tests[], nccl_newer_tests[], list_tests[], list_together_tests[],
-	list_world_tests[], plan_tests[], range_tests[], creation_tests[], node_tests[],
-	node_gone_tests[], staged_tests[], staged_again_tests[], staged_gone_tests[],
-	checkpoint_tests[], mps_tests[], peer_tests[], reach_tests[], peer_watch_tests[],
-	kernel_tests[], kernel_wait_tests[], kernel_gone_tests[], kernel_leave_tests[],
-	kernel_stream_tests[], kernel_random_tests[], kernel_message_tests[], kernel_circle_tests[],
-	kernel_message_gone_tests[], kernel_group_tests[], kernel_nccl_tests[],
-	peer_message_tests[], graph_tests[], graph_gone_tests[], graph_beside_tests[],
-	graph_differ_tests[], graph_nccl_tests[], nccl_graph_tests[], graph_eager_tests[],
-	nccl_group_tests[], recorder_tests[], share_tests[];
+	killed_daemon_tests[], nccl_tests[], nccl_life_tests[], nccl_part_tests[],
+	nccl_failure_tests[], nccl_redop_tests[], nccl_newer_tests[], list_tests[],
+	list_together_tests[], list_world_tests[], plan_tests[], range_tests[], creation_tests[],
+	node_tests[], node_failure_tests[], staged_tests[], staged_again_tests[],
+	staged_failure_tests[], checkpoint_tests[], mps_tests[], peer_tests[], reach_tests[],
+	peer_watch_tests[], kernel_tests[], kernel_wait_tests[], kernel_failure_tests[],
+	kernel_leave_tests[], kernel_stream_tests[], kernel_random_tests[], kernel_message_tests[],
+	kernel_circle_tests[], kernel_message_failure_tests[], kernel_group_tests[],
+	kernel_nccl_tests[], peer_message_tests[], graph_tests[], graph_failure_tests[],
+	graph_beside_tests[], graph_differ_tests[], graph_nccl_tests[], nccl_graph_tests[],
+	graph_eager_tests[], nccl_group_tests[], recorder_tests[], share_tests[];
 
 /* ---- For tests, and the processes that they fork ---- */
 

@@ -380,7 +380,8 @@ class Cases(unittest.TestCase):
             def answer():
                 why = service.ctl(asked, "why", "--after", "0.3")
                 named = sorted({c["rank"] for f in why["findings"] for c in f["culprits"]})
-                return why if why["stuck"] and named == want else None
+                advised = any(contains(f["text"], hang.next) for f in why["findings"])
+                return why if why["stuck"] and named == want and advised else None
             try:
                 why = eventually(answer, "answer")
             except AssertionError:
@@ -395,7 +396,6 @@ class Cases(unittest.TestCase):
                 if hang.state and service.nodes == 1:
                     self.assertEqual(culprit["process"]["state"], hang.state)
             self.assertTrue(all(contains(f["cause"], hang.cause) for f in why["findings"]), why)
-            self.assertTrue(any(contains(f["text"], hang.next) for f in why["findings"]), why)
             self.assertTrue(all("Next: " in f["text"] for f in why["findings"]), why)
             TABLE.append((self.on + hang.name, service.nodes, asked, "ok", took))
         finally:

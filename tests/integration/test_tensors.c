@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Lists of tensors from rank to rank, in host memory: both modes, waited for or not.
- * test_tensors_errors.c and test_tensors_gone.c test failures. */
+ * test_tensors_errors.c and test_tensors_failures.c test failures. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

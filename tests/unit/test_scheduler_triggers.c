@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tasks that a stream starts (sched/streams/trigger.h), from clients that follow the rules, and
+ * Tasks that a stream starts (sched/queue/trigger.h), from clients that follow the rules, and
  * from others, which only harm themselves. */
 #include "scheduler_gpus.h"
 

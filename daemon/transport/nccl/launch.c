@@ -2,7 +2,7 @@
  *
  * Tasks on GPUs that NCCL runs. A record for each task goes to the worker of its member's GPU. The
  * scheduler alone orders a node's launches, so all workers launch their common operations in the
- * same order. A member's task group is launched as one ncclGroup (sched/set.h).
+ * same order. A member's task group is launched as one ncclGroup (sched/queue/set.h).
  *
  * The GPU writes the progress of launched tasks to the slot's counter: completion.c.
  */

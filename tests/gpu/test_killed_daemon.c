@@ -147,8 +147,8 @@ static void test_inside(void)
 	kill_daemon(&yes);
 }
 
-const struct gpu_test lost_tests[] = {
-	{"lost/waiting", test_waiting, 2, 90, TEST_QUICK},
-	{"lost/inside", test_inside, 2, 90, 0},
+const struct gpu_test killed_daemon_tests[] = {
+	{"killed_daemon/waiting", test_waiting, 2, 90, TEST_QUICK},
+	{"killed_daemon/inside", test_inside, 2, 90, 0},
 	{0},
 };

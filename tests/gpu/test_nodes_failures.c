@@ -410,7 +410,7 @@ static void test_late(void)
 	nodes_stop(&w);
 }
 
-const struct gpu_test node_gone_tests[] = {
+const struct gpu_test node_failure_tests[] = {
 	{"nodes/trainer_idle", test_trainer_idle, 2, 120, TEST_ONE_NODE},
 	{"nodes/trainer_between", test_trainer_between, 2, 120, TEST_ONE_NODE},
 	{"nodes/trainer_waiting", test_trainer_waiting, 2, 120, TEST_ONE_NODE},

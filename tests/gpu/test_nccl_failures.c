@@ -260,7 +260,7 @@ static void test_lost(void)
 	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
 }
-const struct gpu_test nccl_gone_tests[] = {
+const struct gpu_test nccl_failure_tests[] = {
 	{"nccl/abort", test_abort, 2, 120, TEST_QUICK},
 	{"nccl/killed", test_killed, 2, 120, TEST_QUICK},
 	{"nccl/lost", test_lost, 2, 120, TEST_QUICK},

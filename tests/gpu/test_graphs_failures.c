@@ -372,7 +372,7 @@ static void test_messages(void)
 	kernels_run(ranks_count(), message_rank, NULL);
 }
 
-const struct gpu_test graph_gone_tests[] = {
+const struct gpu_test graph_failure_tests[] = {
 	{"graphs/timeout", test_timeout, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/mismatch", test_mismatch, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"graphs/mismatch/4", test_mismatch, 4, 60, TEST_QUICK | TEST_ONE_NODE},

@@ -354,7 +354,7 @@ static void test_unlaunched(void)
 	kernels_run(ranks_count(), unlaunched_rank, NULL);
 }
 
-const struct gpu_test kernel_gone_tests[] = {
+const struct gpu_test kernel_failure_tests[] = {
 	{"kernels/timeout", test_timeout, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/killed", test_killed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/killed/4", test_killed, 4, 60, TEST_QUICK | TEST_ONE_NODE},

@@ -147,7 +147,7 @@ static void test_differing(void)
 	cluster_stop(&c);
 }
 
-const struct gpu_test staged_gone_tests[] = {
+const struct gpu_test staged_failure_tests[] = {
 	{"staged/nodes/trainer", test_trainer, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"staged/nodes/worker", test_worker, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"staged/nodes/daemon", test_daemon, 2, 120, TEST_QUICK | TEST_ONE_NODE},

@@ -326,7 +326,7 @@ static void test_stopped(void)
 	gpu_daemon_stop(&d);
 }
 
-const struct gpu_test kernel_message_gone_tests[] = {
+const struct gpu_test kernel_message_failure_tests[] = {
 	{"kernels/messages/killed", test_killed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/messages/killed/4", test_killed, 4, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/messages/leave", test_leave, 2, 60, TEST_QUICK | TEST_ONE_NODE},
