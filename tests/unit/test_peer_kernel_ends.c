@@ -130,7 +130,7 @@ static void written_work(struct rank *r)
 	if (!r->number) {
 		memset(r->dst, 7, MANY);
 		/* the daemon stops all ranks */
-		__atomic_store_n(&r->world->ranks[1].page.abort, 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&r->world->ranks[1].control.abort, 1, __ATOMIC_RELEASE);
 	}
 	pthread_barrier_wait(&r->world->round);
 	if (!r->number)

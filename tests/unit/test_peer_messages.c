@@ -455,7 +455,7 @@ static void written_work(struct rank *r)
 	message_run(r, r->number ? PEER_DIR_TO(0) : PEER_DIR_FROM(1), data, MOST);
 	memset(data, 7, r->number ? 0 : MOST);
 	if (!r->number) /* the daemon stops all ranks */
-		__atomic_store_n(&r->world->ranks[1].page.abort, 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&r->world->ranks[1].control.abort, 1, __ATOMIC_RELEASE);
 	pthread_barrier_wait(&r->world->round);
 	if (!r->number)
 		assert_int_equal(ABOVE(r->control.failed), PEER_ABORTED);
