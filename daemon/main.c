@@ -22,13 +22,13 @@
 #include "base/timings.h"
 #include "callbacks.h"
 #include "channel/cluster.h"
-#include "names.h"
-#include "ncclsvc_types.h"
+#include "proto/names.h"
+#include "proto/ncclsvc_types.h"
+#include "proto/worker_protocol.h"
 #include "server/config.h"
 #include "server/own_socket.h"
 #include "server/server.h"
 #include "worker/worker_main.h"
-#include "worker_protocol.h"
 
 #define MIB (UINT64_C(1) << 20)
 

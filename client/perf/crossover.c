@@ -3,7 +3,7 @@
  * workers than in the ranks' kernels, for each number of ranks, with and without MPS. A daemon
  * allows kernels only up to its peer_bytes, so one is started with a peer_bytes large enough. Ranks
  * that use NCCL disable kernels (NCCLSVC_PEER=0). */
-#include "crossover.h"
+#include "proto/crossover.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "abi/peer.h"
 #include "collective.h"
 #include "modes.h"
 #include "private_daemon.h"
 #include "process.h"
+#include "proto/abi/peer.h"
 
 enum { KERNELS = SERVICE, NCCL = BASELINE };
 enum { OUT_OF_PLACE, IN_PLACE, PLACES };

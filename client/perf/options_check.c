@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "abi/peer.h"
-#include "crossover.h"
 #include "ncclsvc.h"
 #include "options.h"
 #include "process.h"
+#include "proto/abi/peer.h"
+#include "proto/crossover.h"
 
 int options_refuse(const char *format, const char *what)
 {

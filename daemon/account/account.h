@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "base/hash.h"
-#include "svc_limits.h"
+#include "proto/svc_limits.h"
 
 struct config;
 

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "base/timings.h"
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 /* ns: whoever comes less than that after the first member is not late. */
 #define LATENESS_UNIT UINT64_C(1000)

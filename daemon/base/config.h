@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/un.h>
 
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CUDA, CONFIG_DEVICE_HOST };
 /* The users that may connect. OWNER: only the daemon's own user. GROUP: also members of the

@@ -11,9 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fdio.h"
-#include "ncclsvc_types.h"
-#include "process/cgroup.h"
+#include "proto/fdio.h"
+#include "proto/ncclsvc_types.h"
+#include "proto/process/cgroup.h"
 
 /* Bits of a task's flags in proc_pid_stat(5). */
 #define PF_EXITING  0x4

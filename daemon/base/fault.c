@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "fdio.h"
+#include "proto/fdio.h"
 #include "timings.h"
 
 struct watched {

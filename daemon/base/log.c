@@ -19,7 +19,7 @@
 #include <systemd/sd-journal.h>
 #endif
 
-#include "printable.h"
+#include "proto/printable.h"
 #include "timings.h"
 
 #define TEXT_BYTES 1024

@@ -15,7 +15,7 @@
 #include <uv.h>
 
 #include "mpi_api.h"
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 #define CLUSTER_NODES_MAX  1024
 #define CLUSTER_KEY_BYTES  32

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "cluster.h"
-#include "svc_limits.h"
+#include "proto/svc_limits.h"
 
 enum control_kind {
 	CONTROL_HELLO = 1, /* first, from both sides: struct control_hello */

@@ -9,10 +9,10 @@
 #include "channel/cluster.h"
 #include "communicator.h"
 #include "coord/coord.h"
-#include "crossover.h"
 #include "failures/failures.h"
 #include "gpu/gpu.h"
 #include "memory/memory.h"
+#include "proto/crossover.h"
 #include "sched/api/scheduler.h"
 #include "session/sessions.h"
 

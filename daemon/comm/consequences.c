@@ -14,7 +14,7 @@
 #include "channel/cluster.h"
 #include "comm.h"
 #include "comms.h"
-#include "names.h"
+#include "proto/names.h"
 #include "report.h"
 
 #define TOGETHER 16 /* of the latest failures are looked at */

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 /* The members on this node, as far as transitions depend on them. Exactly one of these bits is set
  * at a time. While an epoch runs, members that wait in JOIN for the next one count as HELD. */

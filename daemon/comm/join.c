@@ -9,8 +9,8 @@
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
-#include "names.h"
 #include "peer/peer.h"
+#include "proto/names.h"
 #include "remote.h"
 
 static bool check_join(struct comms *s, struct session *c, uint32_t serial,

@@ -13,8 +13,8 @@
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
-#include "fdio.h"
-#include "names.h"
+#include "proto/fdio.h"
+#include "proto/names.h"
 #include "remote.h"
 #include "requests.h"
 

@@ -8,7 +8,7 @@
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
 #include "gpus.h"
-#include "names.h"
+#include "proto/names.h"
 
 struct redop_call {
 	struct comms *comms;

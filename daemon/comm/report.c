@@ -15,10 +15,10 @@
 #include "comm.h"
 #include "comms.h"
 #include "consequences.h"
-#include "names.h"
-#include "operation.h"
 #include "peer/peer.h"
-#include "printable.h"
+#include "proto/names.h"
+#include "proto/operation.h"
+#include "proto/printable.h"
 
 #define USER_BURST (LOG_BURST / 2)
 

@@ -8,7 +8,7 @@
 #include "comm.h"
 #include "comms.h"
 #include "coord/plan.h"
-#include "names.h"
+#include "proto/names.h"
 #include "remote.h"
 #include "report.h"
 #include "requests.h"

@@ -8,8 +8,8 @@
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
-#include "names.h"
 #include "peer/peer.h"
+#include "proto/names.h"
 #include "remote.h"
 #include "requests.h"
 

@@ -11,8 +11,8 @@
 #include "comms.h"
 #include "consequences.h"
 #include "gpu/gpu.h"
-#include "names.h"
 #include "peer/peer.h"
+#include "proto/names.h"
 #include "record/record.h"
 
 /* ---- Deadlines ---- */

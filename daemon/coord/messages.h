@@ -5,9 +5,9 @@
 
 #include "base/ending.h"
 #include "channel/link.h"
-#include "ncclsvc_types.h"
-#include "svc_limits.h"
-#include "wire.h"
+#include "proto/ncclsvc_types.h"
+#include "proto/svc_limits.h"
+#include "proto/wire.h"
 
 #define EPOCH_RENDEZVOUS_SHIFT 48
 

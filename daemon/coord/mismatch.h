@@ -3,7 +3,7 @@
 #ifndef COORD_MISMATCH_H
 #define COORD_MISMATCH_H
 
-#include "task.h"
+#include "proto/task.h"
 
 #define MISMATCH_KINDS 8 /* further ones are left out */
 

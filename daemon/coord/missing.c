@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 void rank_names_add(struct rank_names *r, uint32_t rank)
 {

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "svc_limits.h"
+#include "proto/svc_limits.h"
 
 /* A JOIN that was refused while others wait for its rank. */
 struct refusal {

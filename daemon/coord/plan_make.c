@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "names.h"
 #include "operation.h"
 #include "plan.h"
+#include "proto/names.h"
 
 struct plan *plan_create(uint32_t nranks)
 {

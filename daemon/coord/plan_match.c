@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "names.h"
-#include "task.h"
+#include "proto/names.h"
+#include "proto/task.h"
 
 __attribute__((format(printf, 3, 4))) static int refuse(char *text, int result, const char *format,
 							...)

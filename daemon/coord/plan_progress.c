@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "task.h"
+#include "proto/task.h"
 
 /* In the current iteration. */
 struct progress {

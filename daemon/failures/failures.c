@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "printable.h"
+#include "proto/printable.h"
 
 static uint64_t unix_now(void)
 {

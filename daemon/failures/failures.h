@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/hash.h"
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 #define FAILURES_MAX 10000
 

@@ -20,10 +20,10 @@
 #include "base/loop.h"
 #include "base/timings.h"
 #include "coord/coord.h"
-#include "fdio.h"
 #include "mps_service.h"
-#include "names.h"
 #include "nccl_comm.h"
+#include "proto/fdio.h"
+#include "proto/names.h"
 #include "sched/api/scheduler.h"
 
 static void on_tick(uv_timer_t *timer);

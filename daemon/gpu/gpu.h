@@ -8,10 +8,10 @@
 
 #include <uv.h>
 
-#include "abi/worker_queue.h"
-#include "ncclsvc_types.h"
-#include "svc_limits.h"
-#include "worker_protocol.h"
+#include "proto/abi/worker_queue.h"
+#include "proto/ncclsvc_types.h"
+#include "proto/svc_limits.h"
+#include "proto/worker_protocol.h"
 
 struct session;
 struct coord;

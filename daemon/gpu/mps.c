@@ -13,8 +13,8 @@
 #include "base/loop.h"
 #include "base/timings.h"
 #include "gpu.h"
-#include "mps.h"
 #include "mps_control.h"
+#include "proto/mps.h"
 #include "sched/api/scheduler.h"
 #include "session/session.h"
 

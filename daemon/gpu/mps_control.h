@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 struct mps_control {
 	char directory[NCCLSVC_MPS_DIRECTORY_BYTES];

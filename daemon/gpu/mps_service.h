@@ -7,8 +7,8 @@
 
 #include <stdbool.h>
 
-#include "ncclsvc_types.h"
-#include "wire.h"
+#include "proto/ncclsvc_types.h"
+#include "proto/wire.h"
 
 struct session;
 struct gpus;

@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "coord/coord.h"
-#include "fdio.h"
 #include "gpu.h"
+#include "proto/fdio.h"
 #include "sched/api/scheduler.h"
 
 /* Ordinary memory, for operations between nodes when no pinned memory is free: as many slots as a

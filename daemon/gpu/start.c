@@ -15,10 +15,10 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/timings.h"
-#include "fdio.h"
 #include "gpu.h"
-#include "mps.h"
 #include "mps_service.h"
+#include "proto/fdio.h"
+#include "proto/mps.h"
 #include "sched/api/scheduler.h"
 
 int gpu_spawn(struct gpus *s, uv_process_t *process, char **argv, int queue_fd, int bell,

@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "fdio.h"
 #include "memory.h"
+#include "proto/fdio.h"
 #include "sched/api/scheduler.h"
 #include "session/sessions.h"
 

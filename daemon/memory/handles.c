@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "memory.h"
-#include "names.h"
+#include "proto/names.h"
 
 /* Either a handle's bytes, or a device and an address; the rest is zero. */
 struct name {

@@ -19,7 +19,7 @@
 
 #include <stdint.h>
 
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 struct session;
 struct handle_owner;

@@ -12,8 +12,8 @@
 #include "base/config.h"
 #include "base/fault.h"
 #include "base/loop.h"
-#include "fdio.h"
 #include "memory.h"
+#include "proto/fdio.h"
 #include "sched/api/scheduler.h"
 #include "session/sessions.h"
 
@@ -340,7 +340,7 @@ void memory_remove(struct memory *s, struct session *c, uint32_t serial,
 	const uint32_t region = r->region;
 	if (r->wait_ms > SVC_DEL_WAIT_MS) {
 		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_INVALID_ARGUMENT,
-			     "REGION_DEL waits for 0 to %d ms", SVC_DEL_WAIT_MS);
+			      "REGION_DEL waits for 0 to %d ms", SVC_DEL_WAIT_MS);
 		return;
 	}
 	if (!region || region >= c->nmappings || !c->mappings[region].used ||

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 #define RECORDER_ENTRIES 2048 /* a power of two; one of them may be being written */
 

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "names.h"
+#include "proto/names.h"
 #include "reduce_variant.h"
 
 #ifdef __x86_64__

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 /* For i in 0..count: v = src[0][i] op src[1][i] op ... in that order; dst[k][i] = v for every k.
  * nsrc, ndst >= 1. avg divides by nsrc. streaming: the destinations are too large for the caches,

@@ -3,8 +3,8 @@
 #ifndef REDUCE_AVERAGE_H
 #define REDUCE_AVERAGE_H
 
+#include "proto/svc_limits.h"
 #include "reduce_ops.h"
-#include "svc_limits.h"
 
 /* An exact sum in wider lanes, then a division that truncates towards zero. A float quotient of
  * exact operands never rounds up to an integer that it does not reach, so truncation is right while

@@ -6,7 +6,8 @@
 
 #include "base/clock.h"
 #include "ingest.h"
-#include "names.h"
+#include "proto/names.h"
+#include "proto/task.h"
 #include "sched/base/status.h"
 #include "sched/base/tasks.h"
 #include "sched/queue/complete.h"
@@ -14,7 +15,6 @@
 #include "sched/queue/plan.h"
 #include "sched/queue/plan_slots.h"
 #include "sched/queue/trigger.h"
-#include "task.h"
 
 /* Records taken from one ring before other rings get their turn. */
 #define BATCH		  64

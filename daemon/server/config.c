@@ -13,7 +13,7 @@
 #include "base/paths.h"
 #include "build_config.h"
 #include "config_table.h"
-#include "fdio.h"
+#include "proto/fdio.h"
 
 #define ENV_PREFIX "NCCLSVCD_"
 #define NAME_BYTES 64

@@ -9,11 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "abi/worker_queue.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "proto/abi/worker_queue.h"
+#include "proto/svc_limits.h"
 #include "sched/api/scheduler.h"
-#include "svc_limits.h"
 
 static const char *const devices[] = {"auto", "cuda", "host", NULL};
 static const char *const transports[] = {"auto", "nccl", "mpi", NULL};

@@ -13,8 +13,8 @@
 #include "list_parts.h"
 #include "memory/memory.h"
 #include "process.h"
+#include "proto/task.h"
 #include "relay.h"
-#include "task.h"
 
 #define CHUNK_WORK   32768 /* table entries visited for one chunk */
 #define PROCESS_WORK 4096  /* as many of them as a look at /proc takes the time of */

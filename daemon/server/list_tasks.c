@@ -6,8 +6,8 @@
 #include "comm/peer/peer.h"
 #include "coord/plan.h"
 #include "list_parts.h"
-#include "operation.h"
-#include "task.h"
+#include "proto/operation.h"
+#include "proto/task.h"
 
 /* Only a member's own node knows its submitted tasks. asked: nodes that are in i already. */
 static void add_wait(const struct communicator *m, uint32_t rank, bool *asked, ncclsvc_task_info *i)

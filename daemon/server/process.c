@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fdio.h"
-#include "process/cgroup.h"
+#include "proto/fdio.h"
+#include "proto/process/cgroup.h"
 
 /* The value of the key; the name, in the first line, has its newlines escaped. */
 static const char *value_of(const char *status, const char *key)

@@ -3,7 +3,7 @@
 #ifndef SERVER_PROCESS_H
 #define SERVER_PROCESS_H
 
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 /* Fills in process_state and tracer_pid; 0 if /proc does not show the process. */
 void process_look(int32_t pid, ncclsvc_session_info *i);

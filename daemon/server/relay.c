@@ -16,7 +16,7 @@
 #include "channel/link.h"
 #include "coord/messages.h"
 #include "list_parts.h"
-#include "names.h"
+#include "proto/names.h"
 
 #define RELAYED_MAX 16 /* requests of one user */
 

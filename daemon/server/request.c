@@ -21,9 +21,9 @@
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "memory/memory.h"
-#include "names.h"
-#include "printable.h"
-#include "process/cgroup.h"
+#include "proto/names.h"
+#include "proto/printable.h"
+#include "proto/process/cgroup.h"
 #include "server_state.h"
 
 /* True, after telling the session: the reserve for admitted requests is incomplete. */

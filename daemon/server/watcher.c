@@ -17,8 +17,8 @@
 #include "build_config.h"
 #include "comm/peer/peer.h"
 #include "list_parts.h"
-#include "names.h"
-#include "printable.h"
+#include "proto/names.h"
+#include "proto/printable.h"
 
 #define RANKS_PER_LOOK 16384
 #define FIELDS	       8 /* of a line: comm, seq, graph, op, ranks, culprits, cause, text */

@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 struct communicator;
 struct server;

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "account/account.h"
-#include "fdio.h"
+#include "proto/fdio.h"
 
 /* Messages that one close reads: a client's first ones. Many connections may close at once. */
 #define DRAINED_MAX 4

@@ -22,8 +22,8 @@
 #include "base/loop.h"
 #include "base/timings.h"
 #include "connection.h"
-#include "fdio.h"
-#include "names.h"
+#include "proto/fdio.h"
+#include "proto/names.h"
 #include "session.h"
 #include "sessions.h"
 

@@ -11,7 +11,7 @@
 #include "base/deadlines.h"
 #include "base/ending.h"
 #include "base/hash.h"
-#include "ring.h"
+#include "proto/ring.h"
 
 struct communicator;
 struct mapping;

@@ -4,9 +4,9 @@
 #ifndef WORKER_COMM_SLOT_H
 #define WORKER_COMM_SLOT_H
 
-#include "abi/worker_queue.h"
 #include "gpu_api.h"
-#include "worker_protocol.h"
+#include "proto/abi/worker_queue.h"
+#include "proto/worker_protocol.h"
 #include <stdbool.h>
 #include <stdint.h>
 

@@ -9,8 +9,8 @@
 #include "base/closer.h"
 #include "base/log.h"
 #include "base/timings.h"
-#include "fdio.h"
 #include "launch.h"
+#include "proto/fdio.h"
 #include "worker.h"
 
 static void make_id(struct worker_message *m)

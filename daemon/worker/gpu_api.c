@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/timings.h"
-#include "dynlib.h"
+#include "proto/dynlib.h"
 
 #define NCCL_ENTRY(function, type, args) {#function, offsetof(struct nccl_api, function)},
 

@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
-#include "abi/nccl_abi.h"
-#include "cuda_driver.h"
+#include "proto/abi/nccl_abi.h"
+#include "proto/cuda_driver.h"
 
 #define GPU_API_NCCL(function, type, args) type(*function) args;
 struct nccl_api {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "mps.h"
+#include "proto/mps.h"
 
 bool gpu_list_get(int i, struct gpu_entry *e)
 {

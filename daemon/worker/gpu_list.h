@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "gpu_api.h"
-#include "worker_protocol.h"
+#include "proto/worker_protocol.h"
 
 struct gpu_entry {
 	CUdevice device;

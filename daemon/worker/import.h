@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 #include "gpu_api.h"
-#include "worker_protocol.h"
+#include "proto/worker_protocol.h"
 #include <stdbool.h>
 #include <stdint.h>
 

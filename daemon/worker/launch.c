@@ -10,9 +10,9 @@
 #include "base/log.h"
 #include "base/timings.h"
 #include "launch.h"
-#include "names.h"
 #include "nvtx.h"
-#include "operation.h"
+#include "proto/names.h"
+#include "proto/operation.h"
 #include "worker.h"
 
 /* Memory operations for one stream, sent together. */

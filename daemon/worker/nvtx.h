@@ -3,7 +3,7 @@
 #ifndef WORKER_NVTX_H
 #define WORKER_NVTX_H
 
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 #ifdef HAVE_NVTX
 #include <nvtx3/nvToolsExt.h>

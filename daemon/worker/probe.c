@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fdio.h"
 #include "gpu_list.h"
+#include "proto/fdio.h"
 #include "worker.h"
 #include "worker_main.h"
 

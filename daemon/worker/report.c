@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "fdio.h"
+#include "proto/fdio.h"
 #include "worker.h"
 
 void worker_send(struct worker *w, const struct worker_message *m, int fd)

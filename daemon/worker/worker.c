@@ -18,12 +18,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "abi/cuda_connections.h"
 #include "base/closer.h"
 #include "base/log.h"
 #include "base/timings.h"
 #include "gpu_list.h"
-#include "names.h"
+#include "proto/abi/cuda_connections.h"
+#include "proto/names.h"
 #include "worker_main.h"
 
 #define SCRATCH_BYTES	   4096

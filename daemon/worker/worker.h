@@ -17,13 +17,13 @@
 
 #include <stdint.h>
 
-#include "abi/worker_queue.h"
 #include "comm_slot.h"
 #include "gpu_api.h"
 #include "import.h"
-#include "ring.h"
-#include "spin.h"
-#include "worker_protocol.h"
+#include "proto/abi/worker_queue.h"
+#include "proto/ring.h"
+#include "proto/spin.h"
+#include "proto/worker_protocol.h"
 
 struct worker {
 	int sock, bell, queue_fd;

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "abi/cuda_connections.h"
 #include "fake.h"
+#include "proto/abi/cuda_connections.h"
 
 #define LOOK_NS 20000000 /* interval of checks for a failed context */
 

@@ -20,7 +20,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "abi/cuda_graph_abi.h"
+#include "proto/abi/cuda_graph_abi.h"
 
 #define FAKE_GPUS_MAX 16
 

@@ -5,8 +5,8 @@
 #ifndef FAKE_NCCL_H
 #define FAKE_NCCL_H
 
-#include "abi/nccl_abi.h"
 #include "fake_cuda.h"
+#include "proto/abi/nccl_abi.h"
 
 #pragma GCC visibility push(default)
 #define FAKE_DECLARE(function, result, parameters) result function parameters;

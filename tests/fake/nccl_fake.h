@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "fake_nccl.h"
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 #define RANKS_MAX 64
 #define BOX	  ((size_t)128 << 10) /* bytes that a rank publishes per round */

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "cuda_driver.h"
+#include "proto/cuda_driver.h"
 #include "scene.h"
 
 #define GLOBAL	     CU_STREAM_CAPTURE_MODE_GLOBAL

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "dynlib.h"
-#include "fdio.h"
+#include "proto/dynlib.h"
+#include "proto/fdio.h"
 #include "ranks.h"
 
 #define MIB ((size_t)1 << 20)

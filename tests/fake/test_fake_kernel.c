@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
-#include "cuda_driver.h"
-#include "fdio.h"
 #include "kernels/image.h"
-#include "ncclsvc_types.h"
 #include "proto/abi/peer.h"
+#include "proto/cuda_driver.h"
+#include "proto/fdio.h"
+#include "proto/ncclsvc_types.h"
 #include "ranks.h"
 
 #define ROUNDS	  1000

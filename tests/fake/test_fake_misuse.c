@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "cuda_driver.h"
+#include "proto/cuda_driver.h"
 #include "scene.h"
 
 #define RELAXED CU_STREAM_CAPTURE_MODE_RELAXED

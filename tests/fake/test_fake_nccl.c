@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 #include "ranks.h"
 
 #define N 3 /* ranks */

@@ -4,9 +4,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "names.h"
-#include "ring.h"
-#include "task.h"
+#include "proto/names.h"
+#include "proto/ring.h"
+#include "proto/task.h"
 
 #define REQUIRE(condition)                                                                         \
 	do {                                                                                       \

@@ -28,13 +28,13 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "abi/worker_queue.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
 #include "callbacks.h"
-#include "fdio.h"
-#include "ring.h"
+#include "proto/abi/worker_queue.h"
+#include "proto/fdio.h"
+#include "proto/ring.h"
 #include "scheduler.h"
 #include "server/server_state.h"
 

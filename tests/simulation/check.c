@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "coord/plan.h"
 #include "gpu/nccl_comm.h"
-#include "names.h"
+#include "proto/names.h"
 #include "simulation.h"
 
 char failure[512];

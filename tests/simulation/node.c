@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "abi/worker_queue.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -18,6 +17,7 @@
 #include "comm/requests.h"
 #include "coord/coord.h"
 #include "gpu/nccl_comm.h"
+#include "proto/abi/worker_queue.h"
 #include "simulation.h"
 
 struct node_state nodes[NODES_MAX];

@@ -15,7 +15,7 @@
 #include "comm/comm.h"
 #include "comm/remote.h"
 #include "comm/requests.h"
-#include "names.h"
+#include "proto/names.h"
 #include "simulation.h"
 
 #define USER	       1000

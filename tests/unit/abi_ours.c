@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "abi/cuda_graph_abi.h"
-#include "abi/nccl_abi.h"
 #include "abi_list.h"
-#include "ncclsvc_types.h"
+#include "proto/abi/cuda_graph_abi.h"
+#include "proto/abi/nccl_abi.h"
+#include "proto/ncclsvc_types.h"
 
 #define OURS(ours, real)		       {#real, (long long)(ours)},
 #define SYMBOL(function, exported, parameters) {#function, exported},

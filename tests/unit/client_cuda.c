@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "dynlib.h"
+#include "proto/dynlib.h"
 
 struct test_cuda cu;
 bool fake;

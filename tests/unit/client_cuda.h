@@ -4,8 +4,8 @@
 #ifndef TESTS_CLIENT_CUDA_H
 #define TESTS_CLIENT_CUDA_H
 
-#include "abi/cuda_abi.h"
 #include "client_peer.h"
+#include "proto/abi/cuda_abi.h"
 
 #define CUDA_POINTER(function, name, parameters) CUresult(*function) parameters;
 extern struct test_cuda {

@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "fdio.h"
+#include "proto/fdio.h"
 
 /* cmocka's assertions only work in the test's own thread. */
 #define REQUIRE(condition)                                                                         \

@@ -15,7 +15,7 @@
 #include <pthread.h>
 
 #include "ncclsvc.h"
-#include "ring.h"
+#include "proto/ring.h"
 
 enum fault {
 	NO_FAULT,

@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "abi/worker_queue.h"
 #include "account/task_table.h"
-#include "ring.h"
+#include "proto/abi/worker_queue.h"
+#include "proto/ring.h"
 #include "sched/api/scheduler.h"
 
 #define DEVICES	   4

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "abi/peer.h"
 #include "client_cuda.h"
+#include "proto/abi/peer.h"
 
 static ncclsvc_result try_reduce(ncclsvc_comm *comm, const void *from, void *to, size_t n)
 {

@@ -17,7 +17,7 @@
 
 #include "account/account.h"
 #include "base/config.h"
-#include "fdio.h"
+#include "proto/fdio.h"
 #include "session/connection.h"
 
 static void ignore(void *arg)

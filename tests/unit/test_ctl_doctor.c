@@ -11,8 +11,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "abi/cuda_abi.h"
 #include "doctor/doctor.h"
+#include "proto/abi/cuda_abi.h"
 
 static struct doctor_facts facts;
 static ncclsvc_device_info devices[2];

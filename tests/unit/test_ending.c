@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "base/ending.h"
-#include "names.h"
+#include "proto/names.h"
 
 struct child {
 	pid_t pid;

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "comm/epoch.h"
-#include "names.h"
+#include "proto/names.h"
 
 enum { FIRST = NCCLSVC_EPOCH_IDLE, LAST = NCCLSVC_EPOCH_GONE };
 enum { CAUSE_FIRST = NCCLSVC_CAUSE_JOINED, CAUSE_LAST = NCCLSVC_CAUSE_ABORTED };

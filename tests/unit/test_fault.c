@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/fault.h"
-#include "fdio.h"
+#include "proto/fdio.h"
 #include "sched/base/state.h"
 #include "sched/queue/complete.h"
 

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "abi/nccl_abi.h"
+#include "proto/abi/nccl_abi.h"
 
 static const char *dropin;
 static char directory[] = "/tmp/nccl-alone-XXXXXX";

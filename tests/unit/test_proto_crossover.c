@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "crossover.h"
+#include "proto/crossover.h"
 
 static char dir[] = "/tmp/test_crossover.XXXXXX", path[64];
 static struct crossover c;

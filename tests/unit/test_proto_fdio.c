@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "fdio.h"
+#include "proto/fdio.h"
 
 static int pair[2];
 static int fds_before;

@@ -16,8 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "mps.h"
-#include "ncclsvc_types.h"
+#include "proto/mps.h"
+#include "proto/ncclsvc_types.h"
 
 static char directory[64], control[80];
 

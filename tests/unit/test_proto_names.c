@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "names.h"
-#include "operation.h"
+#include "proto/names.h"
+#include "proto/operation.h"
 
 static void every_value_has_its_name(void **state)
 {

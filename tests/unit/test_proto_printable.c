@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "printable.h"
+#include "proto/printable.h"
 
 static const char *printable(const char *text)
 {

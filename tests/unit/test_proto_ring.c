@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "ring.h"
+#include "proto/ring.h"
 
 static void offsets_are_the_documented_ones(void **state)
 {

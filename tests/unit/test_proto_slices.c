@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ncclsvc_types.h"
 #include "proto/group/slices.h"
+#include "proto/ncclsvc_types.h"
 
 #define RANKS	 5
 #define COMMS	 2

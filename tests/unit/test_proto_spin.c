@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "spin.h"
+#include "proto/spin.h"
 
 #define US 1000u
 #define MS 1000000u

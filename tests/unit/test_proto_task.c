@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "names.h"
-#include "task.h"
+#include "proto/names.h"
+#include "proto/task.h"
 
 #define RANKS 5
 #define ROOT  2

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "names.h"
-#include "wire.h"
+#include "proto/names.h"
+#include "proto/wire.h"
 
 static unsigned char message[SVC_MESSAGE_MAX];
 static struct svc_header header;

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "base/config.h"
+#include "proto/json/operation_json.h"
 #include "recorder/recorder.h"
-#include "json/operation_json.h"
 
 static const char label[NCCLSVC_LABEL_BYTES] = "a label of 23 letters..";
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "names.h"
+#include "proto/names.h"
 #include "reduce/reduce_variant.h"
 
 #define PLACES	  9 /* maximum number of sources, and of destinations */

@@ -10,7 +10,7 @@
 
 #include "base/timings.h"
 #include "coord/sequencer.h"
-#include "task.h"
+#include "proto/task.h"
 
 #define NODES 4
 

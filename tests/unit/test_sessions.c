@@ -16,9 +16,9 @@
 #include "base/config.h"
 #include "base/loop.h"
 #include "base/timings.h"
+#include "proto/wire.h"
 #include "session/session.h"
 #include "session/sessions.h"
-#include "wire.h"
 
 enum { FEW = 100, POLLED = 1024 /* libuv's limit at a time */, MANY = POLLED + 76, LONG = 4000 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "printable.h"
+#include "proto/printable.h"
 
 void svg_put(FILE *f, const char *text)
 {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "dynlib.h"
+#include "proto/dynlib.h"
 
 #define SYMBOL(function, symbol, parameters)                                                       \
 	{.name = symbol, .offset = offsetof(struct gpu, cu.function)},

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "abi/cuda_graph_abi.h"
+#include "proto/abi/cuda_graph_abi.h"
 
 /* Where buffers on GPUs come from: cuMemAlloc, or the daemon. */
 enum memory { MEMORY_OWN, MEMORY_LENT };

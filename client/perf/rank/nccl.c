@@ -8,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "abi/nccl_abi.h"
-#include "dynlib.h"
 #include "gpu_rank.h"
-#include "mps.h"
-#include "names.h"
+#include "proto/abi/nccl_abi.h"
+#include "proto/dynlib.h"
+#include "proto/mps.h"
+#include "proto/names.h"
 
 #define DESTROY_S 10
 

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ncclsvc_types.h"
+#include "proto/ncclsvc_types.h"
 
 #define PERF_SENDRECV NCCLSVC_SEND /* rank r sends to r + 1 and receives from r - 1 */
 

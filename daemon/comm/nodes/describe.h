@@ -3,7 +3,7 @@
 #define COMM_DESCRIBE_H
 
 #include "comm/communicator.h"
-#include "wire.h"
+#include "proto/wire.h"
 
 struct control_description;
 void comm_describe(struct session *c, uint32_t serial, const struct svc_describe *request);

@@ -11,8 +11,8 @@
 #include "comm/requests.h"
 #include "coord/rendezvous.h"
 #include "describe.h"
-#include "names.h"
 #include "nodes.h"
+#include "proto/names.h"
 
 static void on_refuse(struct comms *s, const struct control_refuse *r)
 {

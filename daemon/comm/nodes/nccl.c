@@ -12,8 +12,8 @@
 #include "coord/nccl_pool.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
-#include "names.h"
 #include "nodes.h"
+#include "proto/names.h"
 
 /* The number of nodes with members of the epoch. */
 static uint32_t nodes_of(const struct communicator *m)

@@ -10,10 +10,10 @@
 #include "base/log.h"
 #include "comm/comm.h"
 #include "comm/comms.h"
-#include "crossover.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "peer.h"
+#include "proto/crossover.h"
 
 /* ---- Measured limits ---- */
 

@@ -2,7 +2,7 @@
  * Inspection of operations that use the direct transport. Only waiting kernels show how far a
  * rank's stream has come: the operations they wait for, and all later ones, are pending. */
 #include "look.h"
-#include "task.h"
+#include "proto/task.h"
 
 /* Looks at all members, some of which have waiting kernels. */
 struct waiting {

@@ -2,9 +2,9 @@
 #include "look.h"
 #include "comm/comm.h"
 #include "comm/comms.h"
-#include "names.h"
-#include "operation.h"
-#include "task.h"
+#include "proto/names.h"
+#include "proto/operation.h"
+#include "proto/task.h"
 
 /* The member has aborted its kernels, or one has failed in a way that makes all later ones fail. */
 static bool is_broken(const struct peer_control *control)

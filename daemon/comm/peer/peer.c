@@ -13,9 +13,9 @@
 #include "base/loop.h"
 #include "comm/comm.h"
 #include "comm/comms.h"
-#include "fdio.h"
 #include "gpu/gpu.h"
 #include "memory/memory.h"
+#include "proto/fdio.h"
 
 _Static_assert(sizeof(struct peer_control) <= PEER_CONTROL_BYTES,
 	       "a control block for each member");

@@ -4,9 +4,9 @@
 #ifndef COMM_PEER_H
 #define COMM_PEER_H
 
-#include "abi/peer.h"
 #include "base/deadlines.h"
 #include "comm/communicator.h"
+#include "proto/abi/peer.h"
 #include "shares.h"
 
 struct comms;

@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "abi/peer.h"
-#include "wire_memory.h"
+#include "proto/abi/peer.h"
+#include "proto/wire_memory.h"
 
 struct session;
 struct communicator;

@@ -16,9 +16,9 @@
 #include "comm/comms.h"
 #include "comm/report.h"
 #include "look.h"
-#include "names.h"
-#include "operation.h"
-#include "task.h"
+#include "proto/names.h"
+#include "proto/operation.h"
+#include "proto/task.h"
 
 /* The timeout of the waiting kernel. If its record was overwritten, the oldest remaining record
  * determines it. 0: none. */

@@ -27,9 +27,9 @@
 #include "comm/comm.h"
 #include "comm/comms.h"
 #include "comm/peer/peer.h"
-#include "names.h"
 #include "operations.h"
-#include "json/operation_json.h"
+#include "proto/json/operation_json.h"
+#include "proto/names.h"
 
 #define DUMPS_MAX 16 /* at a time */
 #define PREFIX	  "ncclsvc-"

@@ -3,8 +3,8 @@
 #include "record.h"
 
 #include "account/task_table.h"
-#include "operation.h"
-#include "task.h"
+#include "proto/operation.h"
+#include "proto/task.h"
 
 static int32_t peer_of(unsigned op, int32_t peer)
 {

@@ -4,9 +4,9 @@
 #include "base/clock.h"
 #include "comm/comms.h"
 #include "comm/peer/peer.h"
-#include "operation.h"
+#include "proto/operation.h"
+#include "proto/task.h"
 #include "recorder/recorder.h"
-#include "task.h"
 
 uint32_t comm_recorded_transport(enum transport_kind kind)
 {

@@ -3,7 +3,7 @@
 #ifndef SCHED_COMMAND_H
 #define SCHED_COMMAND_H
 
-#include "ring.h"
+#include "proto/ring.h"
 
 struct comm_lateness;
 struct member_pending;

@@ -3,8 +3,8 @@
 #ifndef SCHED_EVENT_H
 #define SCHED_EVENT_H
 
-#include "ncclsvc_types.h"
-#include "svc_limits.h"
+#include "proto/ncclsvc_types.h"
+#include "proto/svc_limits.h"
 
 struct plan;
 

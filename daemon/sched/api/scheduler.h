@@ -15,10 +15,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "abi/peer_staging.h"
 #include "command.h"
 #include "event.h"
-#include "ring.h"
+#include "proto/abi/peer_staging.h"
+#include "proto/ring.h"
 
 struct mpi_api;
 struct scheduler;

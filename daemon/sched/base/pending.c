@@ -5,7 +5,7 @@
 #include <utlist.h>
 
 #include "base/nofail.h"
-#include "operation.h"
+#include "proto/operation.h"
 
 /* One member's tasks of each kind, in the order in which they became that kind. */
 struct pending {

@@ -22,10 +22,10 @@
 #include "base/deadlines.h"
 #include "base/pool.h"
 #include "member.h"
+#include "proto/spin.h"
 #include "sched/api/scheduler.h"
 #include "sched/api/transport.h"
 #include "session.h"
-#include "spin.h"
 
 #define SCHEDULER_DEVICES 16
 

@@ -2,7 +2,7 @@
  * How tasks end, as their clients are told. */
 #include "status.h"
 
-#include "task.h"
+#include "proto/task.h"
 
 const ncclsvc_status status_ok = {.rank_a = -1, .rank_b = -1};
 

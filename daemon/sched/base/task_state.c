@@ -4,9 +4,9 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "names.h"
 #include "pending.h"
-#include "task.h"
+#include "proto/names.h"
+#include "proto/task.h"
 #include "task_state.h"
 #include "timeline.h"
 

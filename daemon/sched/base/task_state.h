@@ -3,8 +3,8 @@
 #ifndef SCHED_TASK_STATE_H
 #define SCHED_TASK_STATE_H
 
-#include "names.h"
-#include "operation.h"
+#include "proto/names.h"
+#include "proto/operation.h"
 #include "state.h"
 
 static inline struct member *member_of(const struct task *t)

@@ -39,9 +39,9 @@
 
 #include "base/timings.h"
 #include "deadlock.h"
-#include "names.h"
 #include "node_match.h"
-#include "operation.h"
+#include "proto/names.h"
+#include "proto/operation.h"
 #include "sched/base/status.h"
 #include "sched/queue/release.h"
 

@@ -6,7 +6,7 @@
 #define SCHED_DEADLOCK_H
 
 #include "internode_comm.h"
-#include "names.h"
+#include "proto/names.h"
 
 #define DEADLOCK_ALL UINT64_MAX /* in an ASK: every waiting operation */
 

@@ -7,15 +7,15 @@
 
 #include "base/timings.h"
 #include "deadlock.h"
-#include "names.h"
 #include "node_match.h"
+#include "proto/names.h"
+#include "proto/task.h"
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"
 #include "sched/queue/match.h"
 #include "sched/queue/release.h"
 #include "sched/queue/set.h"
 #include "sequence.h"
-#include "task.h"
 
 #define MATCHES_MAX 65536 /* per communicator: how far other nodes may be ahead */
 

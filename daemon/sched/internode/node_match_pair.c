@@ -7,13 +7,13 @@
 
 #include "coord/plan.h"
 #include "deadlock.h"
-#include "names.h"
 #include "node_match.h"
+#include "proto/names.h"
+#include "proto/task.h"
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"
 #include "sched/queue/plan_slots.h"
 #include "sched/queue/release.h"
-#include "task.h"
 
 static int32_t local_rank(const struct node_match *j)
 {

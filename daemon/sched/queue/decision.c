@@ -18,8 +18,8 @@
  */
 #include <utlist.h>
 
-#include "names.h"
-#include "operation.h"
+#include "proto/names.h"
+#include "proto/operation.h"
 #include "release.h"
 
 static struct task **bucket_of(const struct scheduler *sched, const struct comm *c, uint64_t nth)

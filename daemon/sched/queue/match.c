@@ -8,13 +8,13 @@
 #include "account/lateness.h"
 #include "complete.h"
 #include "match.h"
-#include "names.h"
 #include "plan_slots.h"
+#include "proto/names.h"
+#include "proto/task.h"
 #include "release.h"
 #include "sched/base/nodes.h"
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"
-#include "task.h"
 
 /* ---- Collectives ---- */
 

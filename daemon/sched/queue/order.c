@@ -14,13 +14,13 @@
 
 #include "match.h"
 #include "order.h"
+#include "proto/task.h"
 #include "release.h"
 #include "sched/base/comm.h"
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"
 #include "sched/base/tasks.h"
 #include "set.h"
-#include "task.h"
 
 #define INPUTS_PER_ROUND 256
 

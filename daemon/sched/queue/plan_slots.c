@@ -2,10 +2,10 @@
  * A plan's slots: which task is, or belongs, in each. */
 #include "plan_slots.h"
 
-#include "names.h"
+#include "proto/names.h"
+#include "proto/task.h"
 #include "sched/base/status.h"
 #include "sched/base/supervisor.h"
-#include "task.h"
 
 bool plan_known(const struct task *t, const struct comm *c)
 {

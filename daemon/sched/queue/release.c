@@ -5,16 +5,16 @@
 #include <utlist.h>
 
 #include "match.h"
-#include "names.h"
 #include "plan.h"
 #include "plan_slots.h"
+#include "proto/names.h"
+#include "proto/task.h"
 #include "release.h"
 #include "sched/base/comm.h"
 #include "sched/base/nodes.h"
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"
 #include "sched/base/timeline.h"
-#include "task.h"
 #include "trigger.h"
 
 /* Fills in the ranks that the task waits for. */

@@ -8,13 +8,13 @@
 #include "base/hash.h"
 #include "complete.h"
 #include "order.h"
+#include "proto/task.h"
 #include "sched/base/sessions.h"
 #include "sched/base/status.h"
 #include "sched/base/supervisor.h"
 #include "sched/base/task_state.h"
 #include "sched/base/tasks.h"
 #include "sched/base/timeline.h"
-#include "task.h"
 
 /* A validated operation. */
 struct triggered {

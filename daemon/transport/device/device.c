@@ -4,7 +4,7 @@
 
 #include <unistd.h>
 
-#include "abi/worker_queue.h"
+#include "proto/abi/worker_queue.h"
 
 void device_add(struct scheduler *sched, uint32_t device, struct worker_queue *queue, int doorbell)
 {

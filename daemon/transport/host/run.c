@@ -9,13 +9,13 @@
 
 #include "base/clock.h"
 #include "base/timings.h"
-#include "names.h"
+#include "proto/names.h"
+#include "proto/task.h"
 #include "reduce/reduce.h"
 #include "sched/base/comm.h"
 #include "sched/base/sessions.h"
 #include "sched/queue/complete.h"
 #include "sched/queue/release.h"
-#include "task.h"
 
 #define PART_BYTES	  (64 * 1024) /* moved by the scheduler's thread between readings of the clock */
 #define CHUNK_BYTES_MIN	  (32 * 1024)  /* of one rank's share */

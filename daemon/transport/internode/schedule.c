@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "internode.h"
-#include "names.h"
+#include "proto/names.h"
+#include "proto/task.h"
 #include "reduce/reduce.h"
-#include "task.h"
 
 #define CHUNK_BYTES	  (256 * 1024)
 #define CHUNK_SCRATCH_MAX (2 * 1024 * 1024) /* for contributions, at the owner */

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "internode.h"
-#include "names.h"
+#include "proto/names.h"
+#include "proto/task.h"
 #include "sched/internode/node_match.h"
-#include "task.h"
 
 bool small_fits(const struct internode_comm *s, const struct svc_record *r, bool p2p)
 {

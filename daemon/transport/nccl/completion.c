@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-#include "abi/worker_queue.h"
 #include "base/clock.h"
 #include "base/timings.h"
 #include "nccl.h"
+#include "proto/abi/worker_queue.h"
 #include "sched/base/comm.h"
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-#include "abi/worker_queue.h"
 #include "nccl.h"
+#include "proto/abi/worker_queue.h"
 #include "sched/internode/sequence.h"
 #include "transport/device/device.h"
 

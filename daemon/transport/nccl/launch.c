@@ -10,8 +10,8 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "abi/worker_queue.h"
 #include "nccl.h"
+#include "proto/abi/worker_queue.h"
 #include "sched/base/timeline.h"
 #include "sched/queue/set.h"
 #include "transport/device/device.h"

@@ -10,10 +10,10 @@
  * operation; AllToAll has both, one after the other. */
 #include <string.h>
 
-#include "abi/worker_queue.h"
-#include "names.h"
+#include "proto/abi/worker_queue.h"
+#include "proto/names.h"
+#include "proto/task.h"
 #include "staged.h"
-#include "task.h"
 #include "transport/device/device.h"
 
 #define DEPTH_BYTES  (512u << 10) /* the minimum size of a chunk, if there is as much */

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "abi/worker_queue.h"
 #include "base/clock.h"
-#include "names.h"
-#include "operation.h"
+#include "proto/abi/worker_queue.h"
+#include "proto/names.h"
+#include "proto/operation.h"
 #include "sched/base/comm.h"
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"

@@ -11,7 +11,7 @@
 #include "base/pool.h"
 #include "base/timings.h"
 #include "deadlocks.h"
-#include "fdio.h"
+#include "proto/fdio.h"
 #include "sched/base/supervisor.h"
 #include "sched/base/tasks.h"
 #include "sched/commands.h"
