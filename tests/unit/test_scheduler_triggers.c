@@ -113,6 +113,48 @@ static void the_next_operation_is_launched_early(void **state)
 	comes_back(1);
 }
 
+/* How many events of that kind arrive within a moment. */
+static unsigned events_of(enum event_kind kind)
+{
+	struct event ev;
+	unsigned n = 0;
+	quiet();
+	while (scheduler_next_event(scheduler, &ev))
+		n += ev.kind == kind;
+	return n;
+}
+
+/* Its last operation has run before its number is seen. */
+static void a_graph_is_gone_early(void **state)
+{
+	(void)state;
+	start_two();
+	for (uint32_t i = 0; i < 2; i++) {
+		keep(i, 0, 1);
+		keep(i, 0, 2);
+		arrive(i, 1);
+	}
+	launched(0, 2);
+	launched(1, 2);
+	for (uint32_t i = 0; i < 2; i++) {
+		run_to(i, 1);
+		comes_back(i);
+	}
+	run_all(0);
+	run_all(1);
+	for (uint32_t i = 0; i < 2; i++) {
+		comes_back(i);
+		for (uint64_t n = 1; n <= 2; n++)
+			command((struct command){.kind = COMMAND_TRIGGER_DEL,
+						 .session = i,
+						 .trigger = {.timeline = LINE, .value = n}});
+		arrive(i, 2);
+	}
+	nothing_comes();
+	assert_int_equal(events_of(EVENT_TRIGGER_FAILED), 0);
+	others_go_on();
+}
+
 static void an_eager_task_runs_once(void **state)
 {
 	(void)state;
@@ -134,17 +176,6 @@ static void an_eager_task_runs_once(void **state)
 }
 
 /* ---- Against the rules ---- */
-
-/* How many events of that kind arrive within a moment. */
-static unsigned events_of(enum event_kind kind)
-{
-	struct event ev;
-	unsigned n = 0;
-	quiet();
-	while (scheduler_next_event(scheduler, &ev))
-		n += ev.kind == kind;
-	return n;
-}
 
 /* The supervisor is notified only of the first such number. */
 static void numbers_that_nobody_keeps(void **state)
@@ -432,6 +463,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		SCHEDULER_TEST(a_kept_trigger_runs_whenever_its_number_arrives),
 		SCHEDULER_TEST(the_next_operation_is_launched_early),
+		SCHEDULER_TEST(a_graph_is_gone_early),
 		SCHEDULER_TEST(an_eager_task_runs_once),
 		SCHEDULER_TEST(numbers_that_nobody_keeps),
 		SCHEDULER_TEST(a_number_has_one_group),

@@ -369,7 +369,7 @@ static void show_all(struct scheduler *sched, const struct member *m)
 }
 
 /* The stream has reached that trigger. A task launched ahead may have run before its own number was
- * seen, as a later number shows. */
+ * seen, as a later number shows, and its graph may be gone by then. */
 static void arrive(struct scheduler *sched, struct sched_session *s, uint32_t timeline,
 		   uint64_t value)
 {
@@ -377,7 +377,7 @@ static void arrive(struct scheduler *sched, struct sched_session *s, uint32_t ti
 	struct trigger *t = find(s, timeline, value);
 	const bool started = l->ahead == value;
 	ncclsvc_status why = status_of(NCCLSVC_PROTOCOL); /* no existing graph has it */
-	if (!t) {
+	if (!t && !started) {
 		fail(sched, s, timeline, &why);
 		return;
 	}
@@ -385,6 +385,8 @@ static void arrive(struct scheduler *sched, struct sched_session *s, uint32_t ti
 	l->arrived_ns = sched->now;
 	if (started)
 		show_all(sched, l->member);
+	if (!t)
+		return;
 	if (!started && !start(sched, s, t, &why))
 		fail(sched, s, timeline, &why);
 	else if (t->kept)
