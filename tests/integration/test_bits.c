@@ -111,11 +111,11 @@ static void bits_are_the_same_on_all_ranks_and_in_all_runs(void **state)
 	struct daemon d;
 	(void)state;
 	time_limit(300);
-	daemon_start(&d, "--scheduler-threads", "1", NULL);
+	daemon_start(&d, "--host-threads", "1", NULL);
 	uint64_t h = one_run(&d);
 	CHECK(one_run(&d) == h);
 	daemon_stop(&d);
-	daemon_start(&d, "--scheduler-threads", "4", NULL);
+	daemon_start(&d, "--host-threads", "4", NULL);
 	CHECK(one_run(&d) == h);
 	daemon_stop(&d);
 }

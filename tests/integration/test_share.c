@@ -74,7 +74,7 @@ static void only_large_operations_wake_helpers(void **state)
 	struct daemon d;
 	struct client clients[2];
 	(void)state;
-	daemon_start(&d, "--scheduler-threads", "2", NULL);
+	daemon_start(&d, "--host-threads", "2", NULL);
 	clients_start(clients, 2, &d, small_then_large, NULL);
 	hear_all(clients, 2, 1);
 	uint64_t before = helper_sleeps(&d);
