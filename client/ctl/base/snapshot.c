@@ -193,7 +193,7 @@ static void renew(ncclsvc_session *session, unsigned parts, struct snapshot *s,
 	if (ncclsvc_list_nodes(session, &nodes, &n) == NCCLSVC_OK && n == s->nnodes) {
 		ncclsvc_list_free(s->nodes);
 		s->nodes = nodes;
-		sort(nodes, n, sizeof(*nodes), by_node);
+		snapshot_order(s);
 	}
 	for (size_t i = 0; i < s->nnodes; i++)
 		if (s->answers[i].asked && s->answers[i].result == NCCLSVC_OK &&
@@ -259,7 +259,7 @@ ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, int32_t n
 	if (result == NCCLSVC_OK && (parts & SNAPSHOT_NODES || node != SNAPSHOT_LOCAL))
 		result = ncclsvc_list_nodes(session, &s->nodes, &s->nnodes);
 	if (result == NCCLSVC_OK)
-		sort(s->nodes, s->nnodes, sizeof(*s->nodes), by_node);
+		snapshot_order(s);
 	if (result == NCCLSVC_OK && (node == SNAPSHOT_LOCAL || (node < 0 && !s->nnodes)))
 		result = take_lists(session, parts, s);
 	else if (result == NCCLSVC_OK && !(parts & SNAPSHOT_MERGED))
