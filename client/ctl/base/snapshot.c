@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "ids.h"
 #include "merge.h"
 
 #include "proto/svc_limits.h"
@@ -353,8 +354,8 @@ const ncclsvc_device_info *snapshot_member_device(const struct snapshot *s,
 {
 	if (m->device < 0 || (m->elsewhere && !snapshot_knows(s, m)))
 		return NULL;
-	return snapshot_device(s, m->elsewhere ? merge_device(m->elsewhere - 1, m->device)
-					       : m->device);
+	return snapshot_device(s,
+			       m->elsewhere ? ids_device(m->elsewhere - 1, m->device) : m->device);
 }
 
 const struct snapshot_answer *snapshot_answer(const struct snapshot *s, uint32_t node)

@@ -36,7 +36,7 @@ struct snapshot_session_name {
 };
 
 /* Numbers of other nodes' sessions, communicators, tasks, plans and GPUs are not those nodes' own
- * (merge.h), so that each is there once. Members of other nodes have `elsewhere` set. */
+ * (ids.h), so that each is there once. Members of other nodes have `elsewhere` set. */
 struct snapshot {
 	ncclsvc_daemon_info daemon;
 	struct snapshot_answer *answers; /* of each of `nodes`; NULL: only this part was wanted */
