@@ -58,9 +58,9 @@ struct snapshot {
 	size_t nfailures, noperations, nlateness;
 };
 
-/* Fetches the daemon's state and the lists in `parts`, of this node (its number, or one of the
- * constants above), and sorts them. On failure nothing is allocated, and ncclsvc_last_error says
- * why. With ALL, a node that does not answer is no failure. */
+/* snapshot_take.c: fetches the daemon's state and the lists in `parts`, of this node (its number,
+ * or one of the constants above), and sorts them. On failure nothing is allocated, and
+ * ncclsvc_last_error says why. With ALL, a node that does not answer is no failure. */
 ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, int32_t node,
 			     struct snapshot *s);
 void snapshot_free(struct snapshot *s);
