@@ -2,6 +2,7 @@
  * Tasks and communicators of GPUs. A task that was launched is a matter of the GPUs themselves: it
  * waits there for a stream, or runs, or its worker is lost. */
 #include "internal.h"
+#include "sentences.h"
 
 #include <stdlib.h>
 #include <string.h>

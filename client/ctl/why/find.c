@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Who is to blame for one group. */
 #include "internal.h"
+#include "sentences.h"
 
 #include <stdlib.h>
 #include <string.h>

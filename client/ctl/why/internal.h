@@ -124,12 +124,6 @@ void why_name_worker(const struct why *w, struct why_finding *f, const ncclsvc_m
 void why_find_launched(struct why *w, const struct why_group *g, struct why_finding *f,
 		       struct text *out);
 
-/* The ranks that have joined an incomplete communicator, and those that have not. */
-struct why_census {
-	int32_t *joined, *dead, *broken, *absent, *unknown;
-	size_t njoined, ndead, nbroken, nabsent, nunknown;
-};
-
 /* nodes.c: what this node does not know of other nodes' ranks. */
 
 bool why_node_is_silent(const struct why *w, uint32_t node);
@@ -143,44 +137,5 @@ int32_t *why_ranks_of(const struct why *w, const ncclsvc_task_info *t, uint32_t 
 		      size_t *found);
 /* A node of the communicator's members that is silent; NULL: none. */
 const ncclsvc_node_info *why_silent_node(const struct why *w, uint64_t comm);
-
-/* sentences.c, sentences_joining.c: what is known. */
-void why_tell_waiting(const struct why *w, const struct why_group *g, const struct why_fault *fault,
-		      struct text *out);
-void why_tell_deadlock(const struct why *w, const struct why_group *g, const struct why_path *p,
-		       struct text *out);
-void why_tell_held(const struct why *w, const struct why_group *g, struct text *out);
-void why_tell_input(const struct why *w, const struct why_group *g, struct text *out);
-void why_tell_running(const struct why *w, const struct why_group *g, struct text *out);
-void why_tell_silent(const struct why *w, const struct why_group *g, const ncclsvc_node_info *n,
-		     struct text *out);
-void why_tell_streams(const struct why *w, const struct why_group *g, const int32_t *ranks,
-		      size_t n, struct text *out);
-void why_tell_launched(const struct why *w, const struct why_group *g, const int32_t *ranks,
-		       size_t n, struct text *out);
-void why_tell_worker(const struct why *w, const struct why_group *g, const ncclsvc_member_info *bad,
-		     struct text *out);
-void why_tell_request(const struct why *w, const struct why_finding *f, struct text *out);
-void why_tell_joining(const struct why *w, const struct why_group *g, const struct why_census *c,
-		      struct text *out);
-
-/* The refusal that the daemon lists, if any. */
-void why_tell_refused(const ncclsvc_comm_info *c, struct text *out);
-
-/* Adds the culprits' process states, what else waits for them, and what to do next. */
-void why_tell_end(const struct why *w, struct why_finding *f, struct text *out);
-/* The command to run next for one culprit; nothing if there is none. */
-void why_add_command(const struct why *w, const struct why_culprit *c, struct text *out);
-
-/* Parts of sentences. */
-void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text *out);
-void why_add_ranks(const struct why *w, uint64_t comm, const int32_t *ranks, size_t n,
-		   struct text *out);
-void why_add_comm(const struct why *w, uint64_t id, uint32_t nranks, struct text *out);
-void why_add_operation(const char *op, uint64_t seq, uint32_t graph, struct text *out);
-/* "All ranks have called AllReduce #2 (...) of communicator world (id 1, 2 ranks)" */
-void why_add_called_by_all(const struct why *w, const struct why_group *g, struct text *out);
-void why_add_silence(const ncclsvc_node_info *n, struct text *out);
-void why_add_device(const struct why *w, const ncclsvc_member_info *m, struct text *out);
 
 #endif

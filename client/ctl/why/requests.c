@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Requests that all members make together: some have, and wait for the others. */
 #include "internal.h"
+#include "sentences.h"
 
 #include <stdlib.h>
 

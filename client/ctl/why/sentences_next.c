@@ -3,7 +3,7 @@
  * the command to run next. */
 #include "base/ids.h"
 #include "base/units.h"
-#include "internal.h"
+#include "sentences.h"
 
 #include <string.h>
 

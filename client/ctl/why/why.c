@@ -5,6 +5,7 @@
 #include "why.h"
 
 #include "internal.h"
+#include "sentences.h"
 
 #include <stdlib.h>
 #include <string.h>
