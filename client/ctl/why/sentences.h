@@ -4,7 +4,7 @@
 #ifndef CTL_WHY_SENTENCES_H
 #define CTL_WHY_SENTENCES_H
 
-#include "internal.h"
+#include "finding.h"
 
 /* phrases.c: parts of sentences. */
 void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text *out);
