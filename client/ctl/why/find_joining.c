@@ -53,12 +53,12 @@ void why_find_joining(struct why *w, const struct why_group *g, struct why_repor
 	};
 	for (uint32_t rank = 0; rank < c->nranks; rank++)
 		count_member(w, c, (int32_t)rank, &census);
-	struct why_finding f =
-		why_finding_of(g, c->ask_node && why_node_is_silent(w, c->ask_node - 1) ? WHY_SILENT
-				  : bad							? WHY_WORKER
-				  : census.ndead || census.nbroken			? WHY_DEAD
-				  : census.nunknown ? WHY_ELSEWHERE
-						    : WHY_JOINING);
+	const bool silent = c->ask_node && why_node_is_silent(w, c->ask_node - 1);
+	struct why_finding f = why_finding_of(g, silent				  ? WHY_SILENT
+						 : bad				  ? WHY_WORKER
+						 : census.ndead || census.nbroken ? WHY_DEAD
+						 : census.nunknown		  ? WHY_ELSEWHERE
+										  : WHY_JOINING);
 	blame_all(w, &f, census.dead, census.ndead, WHY_DEAD);
 	/* While a rank or a worker lacks, members that live have nothing to rejoin. */
 	if (!census.ndead && !bad)
