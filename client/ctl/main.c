@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/merge.h"
+#include "base/ids.h"
 #include "build_config.h"
 #include "deadline.h"
 #include "proto/names.h"
@@ -161,8 +161,7 @@ static const struct process *look(int32_t pid, bool closely, void *processes)
 static bool pids_are_ours(const struct snapshot *s)
 {
 	for (size_t i = 0; i < s->nsessions; i++)
-		if (s->sessions[i].pid == getpid() &&
-		    !merge_session_node(s, s->sessions[i].session))
+		if (s->sessions[i].pid == getpid() && !ids_session_node(s, s->sessions[i].session))
 			return true;
 	return false;
 }

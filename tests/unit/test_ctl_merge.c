@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/failures.h"
+#include "base/ids.h"
 #include "base/merge.h"
 #include "base/text.h"
 #include "base/waits.h"
@@ -158,9 +159,9 @@ static void test_one_communicator(void **state)
 	assert_int_equal(m->submitted, 17);
 	assert_int_equal(m->elsewhere, 2);
 	assert_int_equal(snapshot_session(s, m->session)->pid, 101);
-	assert_int_equal(merge_session_number(s, m->session), 4);
-	assert_int_equal(merge_session_node(s, m->session), 2);
-	assert_int_equal(merge_session_node(s, snapshot_member(s, 7, 0)->session), 0);
+	assert_int_equal(ids_session_number(s, m->session), 4);
+	assert_int_equal(ids_session_node(s, m->session), 2);
+	assert_int_equal(ids_session_node(s, snapshot_member(s, 7, 0)->session), 0);
 }
 
 /* One user's communicator cannot pass for another user's. */
@@ -176,8 +177,8 @@ static void test_other_communicators(void **state)
 	assert_int_equal(scene.s.ncomms, 5);
 	for (size_t i = 1; i < 5; i++)
 		assert_int_not_equal(scene.s.comms[i].comm, scene.s.comms[i - 1].comm);
-	assert_int_equal(merge_number_of(scene.s.comms[4].comm), 1);
-	assert_int_equal(merge_node_of(scene.s.comms[4].comm), 3);
+	assert_int_equal(ids_number(scene.s.comms[4].comm), 1);
+	assert_int_equal(ids_node(scene.s.comms[4].comm), 3);
 }
 
 /* Rank 2 has not posted; the other nodes have outdated views of each other. */
@@ -323,7 +324,7 @@ static void test_one_failure(void **state)
 	assert_int_equal(all.n, 1);
 	assert_int_equal(all.list[0].n, NODES);
 	assert_int_equal(all.list[0].records[0].node, 1);
-	assert_int_equal(merge_number_of(all.list[0].records[0].info->failure), 4);
+	assert_int_equal(ids_number(all.list[0].records[0].info->failure), 4);
 	for (uint32_t i = 0; i < NODES; i++)
 		assert_int_equal(all.list[0].records[i].info->comm, 7);
 	failure_effects(&all.list[0], &e);
@@ -355,8 +356,8 @@ static void test_other_failures(void **state)
 					  all.list[i - 1].records->info->unix_ns);
 	}
 	const ncclsvc_failure_info *last = all.list[6].records->info;
-	assert_int_equal(merge_node_of(last->cause), 2);
-	assert_int_equal(merge_number_of(last->cause), 2);
+	assert_int_equal(ids_node(last->cause), 2);
+	assert_int_equal(ids_number(last->cause), 2);
 	assert_int_equal(all.list[3].records->info->comm, 0);
 	failures_free(&all);
 }
@@ -372,8 +373,8 @@ static void test_lateness(void **state)
 	merge();
 	assert_int_equal(scene.s.nlateness, 1);
 	assert_int_equal(scene.s.lateness[0].comm, 7);
-	assert_int_equal(merge_session_node(&scene.s, scene.s.lateness[0].session), 3);
-	assert_int_equal(merge_session_number(&scene.s, scene.s.lateness[0].session), 4);
+	assert_int_equal(ids_session_node(&scene.s, scene.s.lateness[0].session), 3);
+	assert_int_equal(ids_session_number(&scene.s, scene.s.lateness[0].session), 4);
 }
 
 /* Numbers that lead nowhere, and lists too long to be named. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "merge.h"
+#include "ids.h"
 #include "text.h"
 
 static int order(int64_t a, int64_t b)
@@ -78,7 +78,7 @@ void failures_gather(const struct snapshot *s, struct failures *f)
 	f->list = ctl_calloc(n, sizeof(*f->list));
 	f->n = 0;
 	for (size_t i = 0; i < n; i++) {
-		const uint32_t node = merge_node_of(s->failures[i].failure);
+		const uint32_t node = ids_node(s->failures[i].failure);
 		f->records[i] = (struct failure_record){&s->failures[i], node ? node - 1 : self};
 	}
 	qsort(f->records, n, sizeof(*f->records), by_failure_and_node);

@@ -4,51 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ids.h"
 #include "text.h"
 #include "waits.h"
-
-#define NODE_SHIFT   48
-#define NUMBER	     ((UINT64_C(1) << NODE_SHIFT) - 1)
-#define DEVICE_SHIFT 16
-#define FAR_SESSIONS UINT32_C(0x80000000) /* that and the place in session_names */
-
-static uint64_t name(uint32_t node, uint64_t id)
-{
-	return (uint64_t)(node + 1) << NODE_SHIFT | (id & NUMBER);
-}
-
-uint32_t merge_node_of(uint64_t id)
-{
-	return (uint32_t)(id >> NODE_SHIFT);
-}
-
-uint64_t merge_number_of(uint64_t id)
-{
-	return id & NUMBER;
-}
-
-static const struct snapshot_session_name *session_name(const struct snapshot *s, uint32_t session)
-{
-	const bool is_far = session >= FAR_SESSIONS && session - FAR_SESSIONS < s->nsession_names;
-	return is_far ? &s->session_names[session - FAR_SESSIONS] : NULL;
-}
-
-uint32_t merge_session_node(const struct snapshot *s, uint32_t session)
-{
-	const struct snapshot_session_name *n = session_name(s, session);
-	return n ? n->node + 1 : 0;
-}
-
-uint32_t merge_session_number(const struct snapshot *s, uint32_t session)
-{
-	const struct snapshot_session_name *n = session_name(s, session);
-	return n ? n->session : session;
-}
-
-int32_t merge_device(uint32_t node, int32_t device)
-{
-	return (int32_t)((node + 1) << DEVICE_SHIFT | ((uint32_t)device & UINT16_MAX));
-}
 
 /* One node's part, and what its numbers become. */
 struct part {
@@ -81,7 +39,7 @@ static void *append(void *list, size_t *count, const void *more, size_t n, size_
 static uint32_t session_of(const struct part *p, uint32_t session)
 {
 	const ncclsvc_session_info *i = session ? snapshot_session(p->far, session) : NULL;
-	return i ? FAR_SESSIONS + p->first_session + (uint32_t)(i - p->far->sessions) : 0;
+	return i ? ids_far_session(p->first_session + (size_t)(i - p->far->sessions)) : 0;
 }
 
 static void add_sessions(struct snapshot *s, struct part *p)
@@ -94,7 +52,7 @@ static void add_sessions(struct snapshot *s, struct part *p)
 		ncclsvc_session_info *x = &s->sessions[i];
 		const uint32_t place = (uint32_t)s->nsession_names++;
 		s->session_names[place] = (struct snapshot_session_name){p->node, x->session};
-		x->session = FAR_SESSIONS + place;
+		x->session = ids_far_session(place);
 	}
 }
 
@@ -157,7 +115,7 @@ static void add_comms(struct snapshot *s, struct part *p)
 			continue;
 		}
 		*to = *c;
-		p->comms[i] = to->comm = name(p->node, c->comm);
+		p->comms[i] = to->comm = ids_far(p->node, c->comm);
 		to++;
 	}
 	free(index);
@@ -166,7 +124,7 @@ static void add_comms(struct snapshot *s, struct part *p)
 static uint64_t comm_of(const struct part *p, uint64_t comm)
 {
 	const ncclsvc_comm_info *c = snapshot_comm(p->far, comm);
-	return c ? p->comms[c - p->far->comms] : name(p->node, comm);
+	return c ? p->comms[c - p->far->comms] : ids_far(p->node, comm);
 }
 
 /* ---- Members ---- */
@@ -235,7 +193,7 @@ static void add_tasks(struct snapshot *s, const struct part *p)
 {
 	for (size_t i = APPEND(s, p, tasks, ntasks); i < s->ntasks; i++) {
 		ncclsvc_task_info *x = &s->tasks[i];
-		x->task = name(p->node, x->task);
+		x->task = ids_far(p->node, x->task);
 		x->comm = comm_of(p, x->comm);
 		x->session = session_of(p, x->session);
 	}
@@ -245,18 +203,18 @@ static void add_plans(struct snapshot *s, const struct part *p)
 {
 	for (size_t i = APPEND(s, p, plans, nplans); i < s->nplans; i++) {
 		ncclsvc_plan_info *x = &s->plans[i];
-		x->plan = name(p->node, x->plan);
+		x->plan = ids_far(p->node, x->plan);
 		x->comm = comm_of(p, x->comm);
 		x->session = session_of(p, x->session);
 	}
 	for (size_t i = APPEND(s, p, plan_tasks, nplan_tasks); i < s->nplan_tasks; i++)
-		s->plan_tasks[i].plan = name(p->node, s->plan_tasks[i].plan);
+		s->plan_tasks[i].plan = ids_far(p->node, s->plan_tasks[i].plan);
 }
 
 static void add_devices(struct snapshot *s, const struct part *p)
 {
 	for (size_t i = APPEND(s, p, devices, ndevices); i < s->ndevices; i++)
-		s->devices[i].device = merge_device(p->node, s->devices[i].device);
+		s->devices[i].device = ids_device(p->node, s->devices[i].device);
 }
 
 /* Failures that an earlier daemon recorded have no communicator. */
@@ -264,8 +222,8 @@ static void add_failures(struct snapshot *s, const struct part *p)
 {
 	for (size_t i = APPEND(s, p, failures, nfailures); i < s->nfailures; i++) {
 		ncclsvc_failure_info *x = &s->failures[i];
-		x->failure = name(p->node, x->failure);
-		x->cause = x->cause ? name(p->node, x->cause) : 0;
+		x->failure = ids_far(p->node, x->failure);
+		x->cause = x->cause ? ids_far(p->node, x->cause) : 0;
 		x->comm = x->comm ? comm_of(p, x->comm) : 0;
 	}
 }

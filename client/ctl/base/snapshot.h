@@ -36,7 +36,7 @@ struct snapshot_session_name {
 };
 
 /* Numbers of other nodes' sessions, communicators, tasks, plans and GPUs are not those nodes' own
- * (merge.h), so that each is there once. Members of other nodes have `elsewhere` set. */
+ * (ids.h), so that each is there once. Members of other nodes have `elsewhere` set. */
 struct snapshot {
 	ncclsvc_daemon_info daemon;
 	struct snapshot_answer *answers; /* of each of `nodes`; NULL: only this part was wanted */
@@ -58,9 +58,9 @@ struct snapshot {
 	size_t nfailures, noperations, nlateness;
 };
 
-/* Fetches the daemon's state and the lists in `parts`, of this node (its number, or one of the
- * constants above), and sorts them. On failure nothing is allocated, and ncclsvc_last_error says
- * why. With ALL, a node that does not answer is no failure. */
+/* snapshot_take.c: fetches the daemon's state and the lists in `parts`, of this node (its number,
+ * or one of the constants above), and sorts them. On failure nothing is allocated, and
+ * ncclsvc_last_error says why. With ALL, a node that does not answer is no failure. */
 ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, int32_t node,
 			     struct snapshot *s);
 void snapshot_free(struct snapshot *s);

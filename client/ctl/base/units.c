@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "units.h"
 
-#include "merge.h"
+#include "ids.h"
 
 #define US  UINT64_C(1000)
 #define MS  UINT64_C(1000000)
@@ -86,9 +86,9 @@ void units_waits(struct text *t, const int32_t *ranks, uint32_t shown, uint32_t 
 
 void units_number(struct text *t, uint64_t id)
 {
-	text_u64(t, merge_number_of(id));
-	if (merge_node_of(id))
-		text_printf(t, "@%u", merge_node_of(id) - 1);
+	text_u64(t, ids_number(id));
+	if (ids_node(id))
+		text_printf(t, "@%u", ids_node(id) - 1);
 }
 
 void units_node(struct text *t, const struct snapshot *s, uint32_t node)

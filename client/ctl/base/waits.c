@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "merge.h"
+#include "ids.h"
 #include "text.h"
 
 /* Pending tasks, in the order of their ranks' queues. */
@@ -100,7 +100,7 @@ static uint32_t place(const ncclsvc_member_info *m, uint32_t me)
 /* Where the task is. */
 static uint32_t task_place(const ncclsvc_task_info *t, uint32_t me)
 {
-	const uint32_t node = merge_node_of(t->task);
+	const uint32_t node = ids_node(t->task);
 	return node ? node - 1 : me;
 }
 
@@ -126,8 +126,8 @@ static void resolve(const struct queues *q, uint32_t me, ncclsvc_task_info *t)
 static bool is_same(const ncclsvc_task_info *a, const ncclsvc_task_info *b)
 {
 	return a->comm == b->comm && a->op == b->op && !op_is_p2p(a->op) &&
-	       merge_node_of(a->task) == merge_node_of(b->task) &&
-	       a->waits_count == b->waits_count && a->ask_count == b->ask_count &&
+	       ids_node(a->task) == ids_node(b->task) && a->waits_count == b->waits_count &&
+	       a->ask_count == b->ask_count &&
 	       !memcmp(a->waits_for, b->waits_for, sizeof(a->waits_for)) &&
 	       !memcmp(a->ask_nodes, b->ask_nodes, sizeof(a->ask_nodes));
 }

@@ -97,16 +97,18 @@ void doctor_facts_free(struct doctor_facts *f);
  * caller. */
 int doctor_driver_main(void);
 
-void doctor_judge(const struct doctor_facts *f, struct doctor_report *r);
+/* report.c */
+__attribute__((format(printf, 4, 5))) void doctor_say(struct doctor_report *r, const char *check,
+						      enum doctor_level level, const char *format,
+						      ...);
 void doctor_free(struct doctor_report *r);
 enum doctor_level doctor_worst(const struct doctor_report *r);
 /* "OK", "NOTE", "WARNING", "PROBLEM" */
 const char *doctor_level_name(enum doctor_level level);
 
+void doctor_judge(const struct doctor_facts *f, struct doctor_report *r);
+
 /* Parts of doctor_judge. */
-__attribute__((format(printf, 4, 5))) void doctor_say(struct doctor_report *r, const char *check,
-						      enum doctor_level level, const char *format,
-						      ...);
 void doctor_judge_gpus(const struct doctor_facts *f, struct doctor_report *r);
 void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r);
 /* Whether GPUs matter: the daemon has some, or this process sees some. */

@@ -11,6 +11,11 @@
 
 #define DRIVER_NEEDED 12000
 
+bool doctor_gpus_matter(const struct doctor_facts *f)
+{
+	return f->ndevices || f->driver.ngpus;
+}
+
 int doctor_find_gpu(const struct doctor_facts *f, const ncclsvc_device_info *d)
 {
 	for (int i = 0; i < f->driver.ngpus; i++)

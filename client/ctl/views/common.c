@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/merge.h"
+#include "base/ids.h"
 #include "view.h"
 
 #include <ctype.h>
@@ -92,9 +92,9 @@ void view_json_failure(struct json *j, const ncclsvc_daemon_info *d)
 bool view_is_number(const char *s, uint64_t id)
 {
 	char *end;
-	if (!isdigit((unsigned char)*s) || strtoull(s, &end, 10) != merge_number_of(id))
+	if (!isdigit((unsigned char)*s) || strtoull(s, &end, 10) != ids_number(id))
 		return false;
-	const uint32_t node = merge_node_of(id);
+	const uint32_t node = ids_node(id);
 	if (!node)
 		return !*end;
 	return *end == '@' && isdigit((unsigned char)end[1]) &&

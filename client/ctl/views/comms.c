@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "base/merge.h"
+#include "base/ids.h"
 #include "base/table.h"
 #include "base/units.h"
 #include "view.h"
@@ -200,7 +200,7 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 		text_printf(table_cell(t), "%snode %u",
 			    m->state == NCCLSVC_MEMBER_UNKNOWN ? "ask " : "", m->elsewhere - 1);
 	} else {
-		text_u64(table_cell(t), merge_session_number(v->s, m->session));
+		text_u64(table_cell(t), ids_session_number(v->s, m->session));
 		if (m->elsewhere)
 			text_printf(table_cell(t), "@%u", m->elsewhere - 1);
 	}
@@ -243,7 +243,7 @@ static void member_element(const struct view *v, struct json *j, const ncclsvc_m
 	put_object(j, NULL);
 	put_i64(j, "rank", m->rank);
 	put_string(j, "state", member_state_name(m->state), SIZE_MAX);
-	put_u64(j, "session", merge_session_number(v->s, m->session));
+	put_u64(j, "session", ids_session_number(v->s, m->session));
 	put_i64(j, "pid", m->pid);
 	put_u64(j, "epoch", m->epoch);
 	put_i64(j, "device", m->device);

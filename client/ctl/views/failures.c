@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/failures.h"
-#include "base/merge.h"
+#include "base/ids.h"
 #include "base/units.h"
 #include "view.h"
 
@@ -71,7 +71,7 @@ static void add_effects(struct text *out, const struct failure_effects *e, uint3
 static void add_number(struct text *out, const struct view *v, const struct failure_record *r,
 		       uint64_t number)
 {
-	text_u64(out, merge_number_of(number));
+	text_u64(out, ids_number(number));
 	if (v->s->answers)
 		text_printf(out, "@%u", r->node);
 }
@@ -171,7 +171,7 @@ static void put_other_records(struct json *j, const struct failure *f)
 	for (size_t i = 1; i < f->n; i++) {
 		put_object(j, NULL);
 		put_u64(j, "node", f->records[i].node);
-		put_u64(j, "failure", merge_number_of(f->records[i].info->failure));
+		put_u64(j, "failure", ids_number(f->records[i].info->failure));
 		put_object_end(j);
 	}
 	put_array_end(j);
@@ -184,12 +184,12 @@ static void element(const struct view *v, struct json *j, const struct failure *
 	utc(f->unix_ns, time);
 	put_object(j, NULL);
 	view_json_node(v->s, j, failure->records->node);
-	put_u64(j, "failure", merge_number_of(f->failure));
+	put_u64(j, "failure", ids_number(f->failure));
 	put_other_records(j, failure);
 	put_string(j, "time", time, sizeof(time));
 	put_string(j, "kind", ncclsvc_failure_name(f->kind), SIZE_MAX);
 	put_string(j, "result", ncclsvc_result_name(f->result), SIZE_MAX);
-	put_u64_or_null(j, "cause", f->cause, merge_number_of(f->cause));
+	put_u64_or_null(j, "cause", f->cause, ids_number(f->cause));
 	put_string(j, "job", f->job[0] ? f->job : NULL, sizeof(f->job));
 	put_string(j, "label", f->label, sizeof(f->label));
 	view_json_comm(v->s, j, f->comm);

@@ -2,7 +2,7 @@
  * Which ranks come late to their communicators' collectives. */
 #include <stdlib.h>
 
-#include "base/merge.h"
+#include "base/ids.h"
 #include "base/table.h"
 #include "base/units.h"
 #include "view.h"
@@ -177,7 +177,7 @@ static void put_numbers(const struct view *v, struct json *j, const ncclsvc_late
 	view_json_label(j, "label", snapshot_comm(v->s, x->comm));
 	put_i64(j, "rank", x->rank);
 	put_i64(j, "pid", x->pid);
-	put_u64(j, "session", merge_session_number(v->s, x->session));
+	put_u64(j, "session", ids_session_number(v->s, x->session));
 	put_u64(j, "epoch", x->epoch);
 	put_u64_or_null(j, "node", node, x->node);
 	put_string(j, "host", node ? node->host : NULL, node ? sizeof(node->host) : 0);

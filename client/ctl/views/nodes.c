@@ -2,13 +2,13 @@
  * What all views say of the nodes that were asked. */
 #include <stdlib.h>
 
-#include "base/merge.h"
+#include "base/ids.h"
 #include "base/units.h"
 #include "view.h"
 
 uint32_t view_task_node(const struct snapshot *s, const ncclsvc_task_info *x)
 {
-	const uint32_t node = merge_node_of(x->task);
+	const uint32_t node = ids_node(x->task);
 	return node ? node - 1 : snapshot_self(s);
 }
 
@@ -19,8 +19,8 @@ uint32_t view_member_node(const struct snapshot *s, const ncclsvc_member_info *m
 
 void view_json_comm(const struct snapshot *s, struct json *j, uint64_t comm)
 {
-	put_u64(j, "comm", merge_number_of(comm));
-	put_u64_or_null(j, "comm_node", s->answers && merge_node_of(comm), merge_node_of(comm) - 1);
+	put_u64(j, "comm", ids_number(comm));
+	put_u64_or_null(j, "comm_node", s->answers && ids_node(comm), ids_node(comm) - 1);
 }
 
 void view_json_node(const struct snapshot *s, struct json *j, uint32_t node)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/merge.h"
+#include "base/ids.h"
 #include "base/table.h"
 #include "base/units.h"
 #include "view.h"
@@ -96,7 +96,7 @@ static void row(const struct view *v, struct table *t, const ncclsvc_task_info *
 	bool moves = x->op != NCCLSVC_BARRIER;
 	if (v->s->answers)
 		table_u64(t, view_task_node(v->s, x));
-	if (x->graph && merge_number_of(x->task)) {
+	if (x->graph && ids_number(x->task)) {
 		units_number(table_cell(t), x->task);
 		text_printf(table_cell(t), ", graph %u", x->graph);
 	} else if (x->graph) {
@@ -136,7 +136,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_task_inf
 {
 	put_object(j, NULL);
 	view_json_node(v->s, j, view_task_node(v->s, x));
-	put_u64(j, "task", merge_number_of(x->task));
+	put_u64(j, "task", ids_number(x->task));
 	put_u64_or_null(j, "kernel", x->kernel, x->kernel);
 	put_u64_or_null(j, "graph", x->graph, x->graph);
 	put_string(j, "state", ncclsvc_state_name(x->state), SIZE_MAX);
@@ -156,7 +156,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_task_inf
 	put_i64_or_null(j, "peer", x->peer >= 0, x->peer);
 	put_u64(j, "nranks", x->nranks);
 	put_i64(j, "pid", x->pid);
-	put_u64(j, "session", merge_session_number(v->s, x->session));
+	put_u64(j, "session", ids_session_number(v->s, x->session));
 	put_u64(j, "epoch", x->epoch);
 	put_u64_or_null(j, "group", x->group, x->group);
 	put_string(j, "plan_label", x->label[0] ? x->label : NULL, sizeof(x->label));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/merge.h"
+#include "base/ids.h"
 #include "base/units.h"
 #include "view.h"
 
@@ -71,7 +71,7 @@ static void culprit_json(struct json *j, const struct view *v, const struct why_
 	put_i64(j, "rank", c->rank);
 	view_json_node(v->s, j, m ? view_member_node(v->s, m) : 0);
 	put_i64(j, "pid", c->pid);
-	put_u64(j, "session", merge_session_number(v->s, c->session));
+	put_u64(j, "session", ids_session_number(v->s, c->session));
 	put_string(j, "name", c->name, NCCLSVC_NAME_BYTES);
 	put_string(j, "state", c->state, SIZE_MAX);
 	put_string(j, "cause", why_cause_name(c->cause), SIZE_MAX);

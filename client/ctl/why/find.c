@@ -1,29 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Who is to blame for one group. */
-#include "internal.h"
+#include "find.h"
+#include "finding.h"
+#include "sentences.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define WALKED_MAX 256 /* missing ranks looked at, of one group */
-
-void why_blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_t rank,
-	       enum why_cause cause)
-{
-	const ncclsvc_member_info *m = why_member(w, comm, rank);
-	const ncclsvc_session_info *s = m ? snapshot_session(w->s, m->session) : NULL;
-	struct why_culprit culprit = {
-		.comm = comm,
-		.rank = rank,
-		.pid = m ? m->pid : 0,
-		.session = m ? m->session : 0,
-		.name = m && s && s->pid == m->pid && s->name[0] ? s->name : NULL,
-		.state = cause == WHY_STOPPED ? "stopped" : member_state_name(m ? m->state : 0),
-		.cause = cause,
-	};
-	f->culprits = ctl_grow(f->culprits, f->nculprits, &f->culprits_room, sizeof(culprit));
-	f->culprits[f->nculprits++] = culprit;
-}
 
 /* Several paths may end at one process, in one communicator or in several: it is blamed once, in
  * the finding's communicator if one path ends there. Returns its place among the culprits. */
@@ -79,27 +63,6 @@ static void add_path(const struct why *w, struct why_fault *fault, const struct 
 		fault->ntold++;
 }
 
-static struct why_finding finding_of(const struct why_group *g, enum why_cause cause)
-{
-	struct why_finding f = {
-		.comm = g->n ? g->tasks[0]->comm : g->comm->comm,
-		.age_ns = g->age_ns,
-		.age_known = g->age_known,
-		.cause = cause,
-		.device = -1,
-		.nwaiting = g->n,
-	};
-	if (!g->n)
-		return f;
-	f.seq = g->tasks[0]->seq;
-	f.graph = g->tasks[0]->graph;
-	f.op = ncclsvc_op_name(g->tasks[0]->op);
-	f.waiting = ctl_calloc(g->n, sizeof(*f.waiting));
-	for (size_t i = 0; i < g->n; i++)
-		f.waiting[i] = g->tasks[i]->rank;
-	return f;
-}
-
 /* All ranks a group waits for, as far as they are known. */
 static int32_t *missing_ranks(const struct why *w, const struct why_group *g, size_t *n)
 {
@@ -127,7 +90,7 @@ static struct why_fault *fault_of(struct why *w, const struct why_group *g, enum
 {
 	struct why_fault *fault = &w->faults[cause];
 	if (fault->f.cause != cause) {
-		fault->f = finding_of(g, cause);
+		fault->f = why_finding_of(g, cause);
 		fault->ntold = fault->more = 0;
 	}
 	return fault;
@@ -193,74 +156,6 @@ static void find_waiting(struct why *w, const struct why_group *g, struct why_re
 	}
 }
 
-static void count_member(const struct why *w, const ncclsvc_comm_info *c, int32_t rank,
-			 struct why_census *census)
-{
-	const ncclsvc_member_info *m = why_member(w, c->comm, rank);
-	switch (m ? m->state : NCCLSVC_MEMBER_ABSENT) {
-	case NCCLSVC_MEMBER_JOINING:
-	case NCCLSVC_MEMBER_JOINED:
-		census->joined[census->njoined++] = rank;
-		break;
-	case NCCLSVC_MEMBER_DEAD:
-		census->dead[census->ndead++] = rank;
-		break;
-	case NCCLSVC_MEMBER_BROKEN:
-		census->broken[census->nbroken++] = rank;
-		break;
-	case NCCLSVC_MEMBER_UNKNOWN:
-		census->unknown[census->nunknown++] = rank;
-		break;
-	default:
-		census->absent[census->nabsent++] = rank;
-	}
-}
-
-static void blame_all(const struct why *w, struct why_finding *f, const int32_t *ranks, size_t n,
-		      enum why_cause cause)
-{
-	for (size_t i = 0; i < n; i++)
-		why_blame(w, f, f->comm, ranks[i], cause);
-}
-
-void why_find_joining(struct why *w, const struct why_group *g, struct why_report *report)
-{
-	struct text out = TEXT_INIT(-1);
-	const ncclsvc_comm_info *c = g->comm;
-	const ncclsvc_member_info *bad = why_bad_device(w, c->comm, false);
-	int32_t *ranks = ctl_calloc((size_t)c->nranks * 5, sizeof(*ranks));
-	struct why_census census = {
-		.joined = ranks,
-		.dead = ranks + c->nranks,
-		.broken = ranks + 2 * (size_t)c->nranks,
-		.absent = ranks + 3 * (size_t)c->nranks,
-		.unknown = ranks + 4 * (size_t)c->nranks,
-	};
-	for (uint32_t rank = 0; rank < c->nranks; rank++)
-		count_member(w, c, (int32_t)rank, &census);
-	struct why_finding f =
-		finding_of(g, c->ask_node && why_node_is_silent(w, c->ask_node - 1) ? WHY_SILENT
-			      : bad						    ? WHY_WORKER
-			      : census.ndead || census.nbroken			    ? WHY_DEAD
-			      : census.nunknown					    ? WHY_ELSEWHERE
-										    : WHY_JOINING);
-	blame_all(w, &f, census.dead, census.ndead, WHY_DEAD);
-	/* While a rank or a worker lacks, members that live have nothing to rejoin. */
-	if (!census.ndead && !bad)
-		blame_all(w, &f, census.broken, census.nbroken, WHY_DEAD);
-	blame_all(w, &f, census.absent, census.nabsent, WHY_JOINING);
-	if (bad)
-		why_name_worker(w, &f, bad);
-	if (c->ask_node)
-		why_name_node(&f, c->ask_node - 1);
-	f.nwaiting = census.njoined;
-	f.waiting = ctl_calloc(f.nwaiting, sizeof(*f.waiting));
-	memcpy(f.waiting, census.joined, f.nwaiting * sizeof(*f.waiting));
-	why_tell_joining(w, g, &census, &out);
-	free(ranks);
-	why_report(w, report, &f, &out);
-}
-
 static void find_held(struct why *w, const struct why_group *g, struct why_finding *f,
 		      struct text *out)
 {
@@ -280,6 +175,54 @@ static void find_input(struct why *w, const struct why_group *g, struct why_find
 	why_tell_input(w, g, out);
 }
 
+/* The ranks that are at this very operation in that state. */
+static size_t ranks_at(const struct why *w, const ncclsvc_task_info *t, unsigned state,
+		       int32_t *ranks)
+{
+	size_t found = 0, n;
+	for (uint32_t rank = 0; rank < t->nranks; rank++) {
+		const ncclsvc_task_info **at = why_tasks(w, t->comm, (int32_t)rank, &n);
+		for (size_t i = 0; i < n; i++) {
+			if (at[i]->state != state || at[i]->op != t->op || at[i]->seq != t->seq ||
+			    at[i]->graph != t->graph)
+				continue;
+			ranks[found++] = (int32_t)rank;
+			break;
+		}
+	}
+	return found;
+}
+
+static void find_launched(struct why *w, const struct why_group *g, struct why_finding *f,
+			  struct text *out)
+{
+	const ncclsvc_task_info *t = g->tasks[0];
+	const ncclsvc_member_info *bad = why_bad_device(w, t->comm, t->kernel);
+	int32_t *late = ctl_calloc((size_t)t->nranks * 2, sizeof(*late));
+	int32_t *launched = late + t->nranks;
+	size_t nlate = ranks_at(w, t, NCCLSVC_WAITING_INPUT, late);
+	size_t nlaunched = ranks_at(w, t, NCCLSVC_LAUNCHED, launched);
+	f->launched = true;
+	free(f->waiting);
+	f->nwaiting = nlate + nlaunched;
+	f->waiting = ctl_calloc(f->nwaiting, sizeof(*f->waiting));
+	memcpy(f->waiting, late, nlate * sizeof(*late));
+	memcpy(f->waiting + nlate, launched, nlaunched * sizeof(*late));
+	if (bad) {
+		f->cause = WHY_WORKER;
+		why_name_worker(w, f, bad);
+		why_tell_worker(w, g, bad, out);
+	} else if (nlate) {
+		f->cause = WHY_INPUT;
+		for (size_t i = 0; i < nlate; i++)
+			why_blame(w, f, t->comm, late[i], WHY_INPUT);
+		why_tell_streams(w, g, late, nlate, out);
+	} else {
+		why_tell_launched(w, g, launched, nlaunched, out);
+	}
+	free(late);
+}
+
 void why_find_tasks(struct why *w, const struct why_group *g, struct why_report *report)
 {
 	const ncclsvc_task_info *t = g->tasks[0];
@@ -290,7 +233,7 @@ void why_find_tasks(struct why *w, const struct why_group *g, struct why_report 
 		find_waiting(w, g, report);
 		return;
 	}
-	struct why_finding f = finding_of(g, WHY_RUNNING);
+	struct why_finding f = why_finding_of(g, WHY_RUNNING);
 	if (silent) {
 		f.cause = WHY_SILENT;
 		why_name_node(&f, silent->node);
@@ -298,7 +241,7 @@ void why_find_tasks(struct why *w, const struct why_group *g, struct why_report 
 	} else if (t->state == NCCLSVC_WAITING_GROUP) {
 		find_held(w, g, &f, &out);
 	} else if ((t->state == NCCLSVC_WAITING_INPUT || launched) && why_on_gpus(w, t->comm)) {
-		why_find_launched(w, g, &f, &out);
+		find_launched(w, g, &f, &out);
 	} else if (t->state == NCCLSVC_WAITING_INPUT) {
 		find_input(w, g, &f, &out);
 	} else {

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MS_NS UINT64_C(1000000)
+
 static int order_u64(uint64_t a, uint64_t b)
 {
 	return (a > b) - (a < b);
@@ -101,6 +103,22 @@ static void join_age(const struct why *w, struct why_group *g)
 	g->age_known = g->age_ns > 0;
 }
 
+/* The first request for which members of the communicator wait; 0: none do. */
+static uint32_t first_request(const struct why *w, uint64_t comm, uint64_t *age_ns)
+{
+	size_t n;
+	uint32_t request = NCCLSVC_REQUEST_NONE;
+	const ncclsvc_member_info *m = why_members(w, comm, &n);
+	*age_ns = 0;
+	for (size_t i = 0; i < n; i++) {
+		if (!request)
+			request = m[i].request;
+		if (m[i].request && m[i].request_ms * MS_NS > *age_ns)
+			*age_ns = m[i].request_ms * MS_NS;
+	}
+	return request;
+}
+
 struct why_group *why_gather(const struct why *w, const ncclsvc_task_info **held, size_t nheld,
 			     size_t *ngroups)
 {
@@ -127,7 +145,7 @@ struct why_group *why_gather(const struct why *w, const ncclsvc_task_info **held
 	}
 	for (size_t i = 0; i < w->s->ncomms && why_goes_on(w); i++) {
 		struct why_group g = {.comm = &w->s->comms[i], .age_known = true};
-		g.request = why_request(w, g.comm->comm, &g.age_ns);
+		g.request = first_request(w, g.comm->comm, &g.age_ns);
 		if (!g.request || g.age_ns < w->in->after_ns)
 			continue;
 		groups = ctl_grow(groups, n, &room, sizeof(*groups));

@@ -49,7 +49,6 @@ void why_index(struct why *w, const struct why_input *in, uint64_t *steps)
 		w->by_session[i] = &s->members[i];
 	qsort(w->by_session, s->nmembers, sizeof(w->by_session[0]), by_session);
 	w->seen = ctl_calloc(s->nmembers, sizeof(w->seen[0]));
-	w->faults = ctl_calloc(WHY_CAUSES, sizeof(w->faults[0]));
 }
 
 void why_index_free(struct why *w)
@@ -57,7 +56,6 @@ void why_index_free(struct why *w)
 	free(w->tasks);
 	free(w->by_session);
 	free(w->seen);
-	free(w->faults);
 }
 
 const ncclsvc_task_info **why_tasks(const struct why *w, uint64_t comm, int32_t rank, size_t *n)

@@ -34,6 +34,8 @@ static inline bool why_goes_on(const struct why *w)
 	return *w->steps < WHY_STEPS_MAX;
 }
 
+/* index.c: records of the snapshot, and the state of processes. */
+
 void why_index(struct why *w, const struct why_input *in, uint64_t *steps);
 void why_index_free(struct why *w);
 /* The tasks that hold a rank: its first pending task, and those after it that are not queued behind
@@ -48,6 +50,47 @@ const ncclsvc_member_info **why_memberships(const struct why *w, uint32_t sessio
  * one and has not reported it. */
 const struct process *why_process(const struct why *w, const ncclsvc_member_info *m);
 const struct process *why_look_at(const struct why *w, int32_t pid, bool closely);
+
+/* nodes.c: what this node does not know of other nodes' ranks. */
+
+bool why_node_is_silent(const struct why *w, uint32_t node);
+/* WHY_SILENT or WHY_ELSEWHERE, by the nodes that the task asks; WHY_NONE: it asks none. */
+enum why_cause why_asks(const struct why *w, const ncclsvc_task_info *t);
+/* The peer, or all ranks of that node: the caller frees them. */
+int32_t *why_ranks_of(const struct why *w, const ncclsvc_task_info *t, uint32_t node,
+		      size_t *found);
+/* A node of the communicator's members that is silent; NULL: none. */
+const ncclsvc_node_info *why_silent_node(const struct why *w, uint64_t comm);
+
+/* device.c: the GPUs of members, and their workers. */
+
+/* NULL: the rank has no GPU, or its node has not told of it. */
+const ncclsvc_device_info *why_device(const struct why *w, const ncclsvc_member_info *m);
+bool why_on_gpus(const struct why *w, uint64_t comm);
+/* The worker of the member's GPU cannot run: it is stopped, frozen, or held by a debugger. */
+bool why_worker_is_halted(const struct why *w, const ncclsvc_member_info *m);
+/* A member whose GPU has no worker to use; NULL: none. kernels: the operation runs in trainers'
+ * kernels, and needs no worker that runs. */
+const ncclsvc_member_info *why_bad_device(const struct why *w, uint64_t comm, bool kernels);
+
+/* Tasks of several ranks that are one operation, or (no tasks) a communicator that forms, or whose
+ * members wait for others to make the same request. */
+struct why_group {
+	const ncclsvc_task_info **tasks;
+	size_t n;
+	const ncclsvc_comm_info *comm; /* NULL: unknown */
+	uint32_t request;	       /* ncclsvc_member_request */
+	uint64_t age_ns;
+	bool age_known;
+};
+
+/* gather.c: the tasks that ranks have been at for longer than the threshold, ordered by operation;
+ * the list is the caller's. Counts what waits into the report. */
+const ncclsvc_task_info **why_held_up(const struct why *w, size_t *nheld,
+				      struct why_report *report);
+/* Groups of these, and of communicators that lack members; the oldest first. */
+struct why_group *why_gather(const struct why *w, const ncclsvc_task_info **held, size_t nheld,
+			     size_t *ngroups);
 
 struct why_step {
 	uint64_t comm;
@@ -65,122 +108,8 @@ struct why_path {
 	enum why_cause cause;
 };
 
-/* From a rank that waits at t to the cause on the side of `rank`, one of those it waits for. */
+/* walk.c: from a rank that waits at t to the cause on the side of `rank`, one of those it waits
+ * for. */
 void why_walk(struct why *w, const ncclsvc_task_info *t, int32_t rank, struct why_path *best);
-
-/* Tasks of several ranks that are one operation, or (no tasks) a communicator that forms, or whose
- * members wait for others to make the same request. */
-struct why_group {
-	const ncclsvc_task_info **tasks;
-	size_t n;
-	const ncclsvc_comm_info *comm; /* NULL: unknown */
-	uint32_t request;	       /* ncclsvc_member_request */
-	uint64_t age_ns;
-	bool age_known;
-};
-
-/* The tasks that ranks have been at for longer than the threshold, ordered by operation; the list
- * is the caller's. Counts what waits into the report. */
-const ncclsvc_task_info **why_held_up(const struct why *w, size_t *nheld,
-				      struct why_report *report);
-/* Groups of these, and of communicators that lack members; the oldest first. */
-struct why_group *why_gather(const struct why *w, const ncclsvc_task_info **held, size_t nheld,
-			     size_t *ngroups);
-/* Find who is to blame, and report it. */
-void why_find_tasks(struct why *w, const struct why_group *g, struct why_report *report);
-void why_find_joining(struct why *w, const struct why_group *g, struct why_report *report);
-
-/* requests.c: the first request for which members of the communicator wait; 0: none do. */
-uint32_t why_request(const struct why *w, uint64_t comm, uint64_t *age_ns);
-void why_find_request(struct why *w, const struct why_group *g, struct why_report *report);
-
-/* Takes the finding over, with out as the start of its text; or adds it to an older one that has
- * the same culprits. */
-void why_report(struct why *w, struct why_report *report, struct why_finding *f, struct text *out);
-
-void why_finding_free(struct why_finding *f);
-
-/* A fault that several ranks which an operation waits for share. */
-struct why_fault {
-	struct why_finding f;
-	struct why_path told[WHY_TOLD]; /* of the first culprits */
-	size_t ntold, more;		/* more: ranks that nobody looked at */
-};
-
-bool why_same_process(const struct why_culprit *a, const struct why_culprit *b);
-void why_blame(const struct why *w, struct why_finding *f, uint64_t comm, int32_t rank,
-	       enum why_cause cause);
-
-/* device.c */
-bool why_on_gpus(const struct why *w, uint64_t comm);
-/* The worker of the member's GPU cannot run: it is stopped, frozen, or held by a debugger. */
-bool why_worker_is_halted(const struct why *w, const ncclsvc_member_info *m);
-/* A member whose GPU has no worker to use; NULL: none. kernels: the operation runs in trainers'
- * kernels, and needs no worker that runs. */
-const ncclsvc_member_info *why_bad_device(const struct why *w, uint64_t comm, bool kernels);
-/* The worker of the member's GPU is the finding's cause. */
-void why_name_worker(const struct why *w, struct why_finding *f, const ncclsvc_member_info *m);
-/* Fills in the finding and its text. */
-void why_find_launched(struct why *w, const struct why_group *g, struct why_finding *f,
-		       struct text *out);
-
-/* The ranks that have joined an incomplete communicator, and those that have not. */
-struct why_census {
-	int32_t *joined, *dead, *broken, *absent, *unknown;
-	size_t njoined, ndead, nbroken, nabsent, nunknown;
-};
-
-/* nodes.c: what this node does not know of other nodes' ranks. */
-
-bool why_node_is_silent(const struct why *w, uint32_t node);
-/* WHY_SILENT or WHY_ELSEWHERE, by the nodes that the task asks; WHY_NONE: it asks none. */
-enum why_cause why_asks(const struct why *w, const ncclsvc_task_info *t);
-/* Adds to the finding, each once, the nodes that the task asks, or this one. */
-void why_name_nodes(struct why_finding *f, const ncclsvc_task_info *t);
-void why_name_node(struct why_finding *f, uint32_t node);
-/* The peer, or all ranks of that node: the caller frees them. */
-int32_t *why_ranks_of(const struct why *w, const ncclsvc_task_info *t, uint32_t node,
-		      size_t *found);
-/* A node of the communicator's members that is silent; NULL: none. */
-const ncclsvc_node_info *why_silent_node(const struct why *w, uint64_t comm);
-
-/* sentences.c, sentences_joining.c: what is known. */
-void why_tell_waiting(const struct why *w, const struct why_group *g, const struct why_fault *fault,
-		      struct text *out);
-void why_tell_deadlock(const struct why *w, const struct why_group *g, const struct why_path *p,
-		       struct text *out);
-void why_tell_held(const struct why *w, const struct why_group *g, struct text *out);
-void why_tell_input(const struct why *w, const struct why_group *g, struct text *out);
-void why_tell_running(const struct why *w, const struct why_group *g, struct text *out);
-void why_tell_silent(const struct why *w, const struct why_group *g, const ncclsvc_node_info *n,
-		     struct text *out);
-void why_tell_streams(const struct why *w, const struct why_group *g, const int32_t *ranks,
-		      size_t n, struct text *out);
-void why_tell_launched(const struct why *w, const struct why_group *g, const int32_t *ranks,
-		       size_t n, struct text *out);
-void why_tell_worker(const struct why *w, const struct why_group *g, const ncclsvc_member_info *bad,
-		     struct text *out);
-void why_tell_request(const struct why *w, const struct why_finding *f, struct text *out);
-void why_tell_joining(const struct why *w, const struct why_group *g, const struct why_census *c,
-		      struct text *out);
-
-/* The refusal that the daemon lists, if any. */
-void why_tell_refused(const ncclsvc_comm_info *c, struct text *out);
-
-/* Adds the culprits' process states, what else waits for them, and what to do next. */
-void why_tell_end(const struct why *w, struct why_finding *f, struct text *out);
-/* The command to run next for one culprit; nothing if there is none. */
-void why_add_command(const struct why *w, const struct why_culprit *c, struct text *out);
-
-/* Parts of sentences. */
-void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text *out);
-void why_add_ranks(const struct why *w, uint64_t comm, const int32_t *ranks, size_t n,
-		   struct text *out);
-void why_add_comm(const struct why *w, uint64_t id, uint32_t nranks, struct text *out);
-void why_add_operation(const char *op, uint64_t seq, uint32_t graph, struct text *out);
-/* "All ranks have called AllReduce #2 (...) of communicator world (id 1, 2 ranks)" */
-void why_add_called_by_all(const struct why *w, const struct why_group *g, struct text *out);
-void why_add_silence(const ncclsvc_node_info *n, struct text *out);
-void why_add_device(const struct why *w, const ncclsvc_member_info *m, struct text *out);
 
 #endif

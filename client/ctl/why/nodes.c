@@ -29,21 +29,6 @@ const ncclsvc_node_info *why_silent_node(const struct why *w, uint64_t comm)
 	return NULL;
 }
 
-void why_name_node(struct why_finding *f, uint32_t node)
-{
-	for (size_t i = 0; i < f->nnodes; i++)
-		if (f->nodes[i] == node)
-			return;
-	f->nodes = ctl_grow(f->nodes, f->nnodes, &f->nodes_room, sizeof(*f->nodes));
-	f->nodes[f->nnodes++] = node;
-}
-
-void why_name_nodes(struct why_finding *f, const ncclsvc_task_info *t)
-{
-	for (uint32_t i = 0; i < task_asks_shown(t); i++)
-		why_name_node(f, t->ask_nodes[i]);
-}
-
 int32_t *why_ranks_of(const struct why *w, const ncclsvc_task_info *t, uint32_t node, size_t *found)
 {
 	size_t n;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The words of communicators that lack members. */
 #include "base/units.h"
-#include "internal.h"
+#include "sentences.h"
 
 /* "Ranks 0 and 1 have rejoined and wait." */
 static void sentence(const int32_t *ranks, size_t n, uint32_t nranks, const char *one,
@@ -48,16 +48,6 @@ static void tell_complete(const struct why *w, const struct why_group *g,
 		text_add(out, "ncclsvcd is still ending what ran before");
 	else
 		text_add(out, "NCCL is connecting their GPUs, which takes seconds the first time");
-	text_char(out, '.');
-}
-
-/* " Rank 1 (pid 7) was refused: ranks 0 (pid 6) and 1 (pid 7) ... both use device 0." */
-void why_tell_refused(const ncclsvc_comm_info *c, struct text *out)
-{
-	if (!c->refused[0])
-		return;
-	text_printf(out, " Rank %d (pid %d) was refused: ", c->refused_rank, c->refused_pid);
-	text_name(out, c->refused, sizeof(c->refused));
 	text_char(out, '.');
 }
 

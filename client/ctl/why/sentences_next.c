@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The end of each paragraph: what the culprits' processes are doing, what else waits for them, and
  * the command to run next. */
-#include "base/merge.h"
+#include "base/ids.h"
 #include "base/units.h"
-#include "internal.h"
+#include "sentences.h"
 
 #include <string.h>
 
@@ -151,7 +151,7 @@ static uint32_t place_of_command(const struct why *w, const struct why_culprit *
 {
 	const ncclsvc_member_info *m = why_member(w, c->comm, c->rank);
 	if (c->cause == WHY_DEADLOCK)
-		return merge_node_of(c->comm);
+		return ids_node(c->comm);
 	return c->process && m ? m->elsewhere : 0;
 }
 
@@ -164,7 +164,7 @@ void why_add_command(const struct why *w, const struct why_culprit *c, struct te
 {
 	if (c->cause == WHY_DEADLOCK)
 		text_printf(out, "ncclsvc-ctl cancel comm %llu",
-			    (unsigned long long)merge_number_of(c->comm));
+			    (unsigned long long)ids_number(c->comm));
 	else if (c->cause == WHY_JOINING)
 		text_add(out, "ncclsvc-ctl sessions");
 	else if (has_ended(c) || (c->cause == WHY_DEAD && !c->process))

@@ -1,128 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The words of the analysis. A paragraph says what is known of one cause (here; in
- * sentences_joining.c of communicators that lack members, in sentences_gpus.c of GPUs), then what
- * the culprits' processes are doing, and what to do next: a command to paste (sentences_next.c). */
+ * The words of ranks that wait for other ranks: for whom, over which others, and what those have
+ * not called. */
 #include "base/units.h"
-#include "internal.h"
+#include "sentences.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define CHAIN_TOLD  5 /* steps; longer chains are told without their middle */
 #define CIRCLE_TOLD 4 /* ranks */
-
-/* ---- Names ---- */
-
-/* "rank 2 (pid 4711, trainer-2)", "rank 2 (pid 4711 on node 1)" */
-void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text *out)
-{
-	const ncclsvc_member_info *m = why_member(w, comm, rank);
-	const ncclsvc_session_info *s = m ? snapshot_session(w->s, m->session) : NULL;
-	text_printf(out, "rank %d", rank);
-	if (!m || m->pid <= 0)
-		return;
-	text_printf(out, " (pid %d", m->pid);
-	if (m->elsewhere) {
-		text_printf(out, " on node %u", m->elsewhere - 1);
-	} else if (s && s->pid == m->pid && s->name[0]) {
-		text_add(out, ", ");
-		text_name(out, s->name, sizeof(s->name));
-	}
-	text_char(out, ')');
-}
-
-/* "rank 1 (pid 7), rank 2 (pid 8) and 5 more ranks" */
-void why_add_ranks(const struct why *w, uint64_t comm, const int32_t *ranks, size_t n,
-		   struct text *out)
-{
-	for (size_t i = 0; i < n && i < WHY_TOLD; i++) {
-		text_add(out, !i ? "" : i + 1 == n ? " and " : ", ");
-		why_add_rank(w, comm, ranks[i], out);
-	}
-	if (n > WHY_TOLD)
-		text_printf(out, " and %zu more rank%s", n - WHY_TOLD, n > WHY_TOLD + 1 ? "s" : "");
-}
-
-/* "communicator world (id 1, 4 ranks)"; without the size if nranks is 0 */
-void why_add_comm(const struct why *w, uint64_t id, uint32_t nranks, struct text *out)
-{
-	const ncclsvc_comm_info *comm = snapshot_comm(w->s, id);
-	text_add(out, "communicator ");
-	if (comm && comm->label[0])
-		text_name(out, comm->label, sizeof(comm->label));
-	else
-		units_number(out, id);
-	text_add(out, " (id ");
-	units_number(out, id);
-	if (nranks)
-		text_printf(out, ", %u rank%s", nranks, nranks == 1 ? "" : "s");
-	text_char(out, ')');
-}
-
-/* "AllReduce #2 of CUDA graph 1" */
-void why_add_operation(const char *op, uint64_t seq, uint32_t graph, struct text *out)
-{
-	text_add(out, op);
-	if (seq != WHY_NO_SEQ)
-		text_printf(out, " #%llu", (unsigned long long)seq);
-	if (graph)
-		text_printf(out, " of CUDA graph %u", graph);
-}
-
-static void add_task(const ncclsvc_task_info *t, struct text *out)
-{
-	why_add_operation(ncclsvc_op_name(t->op), t->seq, t->graph, out);
-	text_quoted(out, t->label, sizeof(t->label));
-}
-
-/* "AllReduce #7 (float32, 1048576 elements) of communicator world (id 1, 4 ranks)" */
-static void add_whole_task(const struct why *w, const ncclsvc_task_info *t, bool peer,
-			   struct text *out)
-{
-	add_task(t, out);
-	if (peer && op_is_p2p(t->op))
-		text_printf(out, " %s rank %d", t->op == NCCLSVC_SEND ? "to" : "from", t->peer);
-	if (t->op != NCCLSVC_BARRIER)
-		text_printf(out, " (%s, %llu element%s)", ncclsvc_type_name(t->type),
-			    (unsigned long long)t->count, t->count == 1 ? "" : "s");
-	text_add(out, " of ");
-	why_add_comm(w, t->comm, t->nranks, out);
-}
-
-/* "ranks 0, 1 and 3", "rank 0 (pid 110, trainer-0)", "63 of 64 ranks"; *many: more than one */
-static void add_callers(const struct why *w, const struct why_group *g, bool *many,
-			struct text *out)
-{
-	int32_t ranks[9] = {0};
-	*many = g->n > 1;
-	if (g->n == 1) {
-		why_add_rank(w, g->tasks[0]->comm, g->tasks[0]->rank, out);
-		return;
-	}
-	for (size_t i = 0; i < g->n && i < sizeof(ranks) / sizeof(ranks[0]); i++)
-		ranks[i] = g->tasks[i]->rank;
-	units_ranks(out, ranks, g->n, g->tasks[0]->nranks);
-}
-
-/* The sentence that began there begins with a capital letter. */
-static void capitalize(struct text *out, size_t begin)
-{
-	if (begin < out->len && out->at[begin] >= 'a' && out->at[begin] <= 'z')
-		out->at[begin] = (char)(out->at[begin] - 'a' + 'A');
-}
-
-/* "Ranks 0, 1 and 3 have waited 12.3 s in AllReduce #7 (...) of communicator world (id 1, 4 ranks)"
- */
-static void add_waiting(const struct why *w, const struct why_group *g, bool peer, struct text *out)
-{
-	bool many;
-	add_callers(w, g, &many, out);
-	capitalize(out, 0);
-	text_add(out, many ? " have waited " : " has waited ");
-	units_age(out, g->age_ns);
-	text_add(out, " in ");
-	add_whole_task(w, g->tasks[0], peer, out);
-}
 
 /* "the Send to rank 0 of its plan's group 3 and 1 more"; false: the plan lacks nothing. */
 static bool add_missing(const struct why *w, uint64_t comm, int32_t rank, struct text *out)
@@ -144,18 +29,6 @@ static bool add_missing(const struct why *w, uint64_t comm, int32_t rank, struct
 
 /* ---- Ranks of other nodes ---- */
 
-/* "node 2 (b, ncclsvcd pid 77) has sent nothing for 3.2 s" */
-void why_add_silence(const ncclsvc_node_info *n, struct text *out)
-{
-	text_printf(out, "node %u (", n->node);
-	if (n->host[0]) {
-		text_name(out, n->host, sizeof(n->host));
-		text_add(out, ", ");
-	}
-	text_printf(out, "ncclsvcd pid %d) has sent nothing for ", n->pid);
-	units_age(out, n->heard_ns);
-}
-
 static void tell_node(const struct why *w, const ncclsvc_task_info *t, uint32_t node,
 		      struct text *out)
 {
@@ -165,7 +38,7 @@ static void tell_node(const struct why *w, const ncclsvc_task_info *t, uint32_t 
 	if (why_node_is_silent(w, node)) {
 		const size_t begin = out->len;
 		why_add_silence(snapshot_node(w->s, node), out);
-		capitalize(out, begin);
+		why_capitalize(out, begin);
 		text_add(out, "; this node cannot see its ");
 		units_ranks(out, ranks, n, t->nranks);
 	} else {
@@ -256,7 +129,7 @@ static void add_has_called(const struct why *w, const struct why_path *p, const 
 {
 	const struct why_step *s = &p->step[p->n - 1];
 	text_printf(out, ", which %s ", verb);
-	add_task(s->t, out);
+	why_add_task(s->t, out);
 	add_other_comm(w, p, s, out);
 }
 
@@ -343,7 +216,7 @@ static void add_chain(const struct why *w, const struct why_path *p, struct text
 			return;
 		}
 		text_add(out, ", which waits in ");
-		add_task(s->t, out);
+		why_add_task(s->t, out);
 		add_other_comm(w, p, s, out);
 		text_add(out, " for ");
 		if (i <= 2 && p->n > CHAIN_TOLD) {
@@ -407,12 +280,12 @@ void why_tell_waiting(const struct why *w, const struct why_group *g, const stru
 	const ncclsvc_task_info *t = g->tasks[0];
 	const struct why_path *first = fault->ntold ? &fault->told[0] : NULL;
 	if (fault->f.second) {
-		add_task(t, out);
+		why_add_task(t, out);
 		text_add(out, " of ");
 		why_add_comm(w, t->comm, 0, out);
 		text_add(out, " also waits");
 	} else {
-		add_waiting(w, g, !first || t->peer == t->rank, out);
+		why_add_waiting(w, g, !first || t->peer == t->rank, out);
 	}
 	if (op_is_p2p(t->op) && t->peer == t->rank) {
 		text_add(out, ", and has not called the other side. A Send to oneself and its Recv "
@@ -431,6 +304,18 @@ void why_tell_waiting(const struct why *w, const struct why_group *g, const stru
 		tell_nodes(w, first->step[first->n - 1].t, out);
 }
 
+/* ---- The rest of a plan's group ---- */
+
+void why_tell_held(const struct why *w, const struct why_group *g, struct text *out)
+{
+	const ncclsvc_task_info *t = g->tasks[0];
+	why_add_waiting(w, g, true, out);
+	text_add(out, ": it has not called ");
+	if (!add_missing(w, t->comm, t->rank, out))
+		text_add(out, "the rest of its planned group");
+	text_char(out, '.');
+}
+
 /* ---- Requests of all members ---- */
 
 void why_tell_request(const struct why *w, const struct why_finding *f, struct text *out)
@@ -440,7 +325,7 @@ void why_tell_request(const struct why *w, const struct why_finding *f, struct t
 	for (size_t i = 0; i < f->nwaiting && i < sizeof(ranks) / sizeof(ranks[0]); i++)
 		ranks[i] = f->waiting[i];
 	units_ranks(out, ranks, f->nwaiting, comm ? comm->nranks : 0);
-	capitalize(out, 0);
+	why_capitalize(out, 0);
 	text_add(out, f->nwaiting > 1 ? " have waited " : " has waited ");
 	units_age(out, f->age_ns);
 	text_printf(out, " in %s of ", f->op);
@@ -492,7 +377,7 @@ static void add_circle(const struct why *w, const struct why_path *p, struct tex
 		text_add(out, told++ ? ", and " : "");
 		why_add_rank(w, s->comm, s->rank, out);
 		text_add(out, " waits in ");
-		add_task(s->t, out);
+		why_add_task(s->t, out);
 		text_add(out, " of ");
 		why_add_comm(w, s->comm, 0, out);
 		text_add(out, " for ");
@@ -515,71 +400,13 @@ void why_tell_deadlock(const struct why *w, const struct why_group *g, const str
 	if (p->cycle > 0) {
 		const size_t begin = out->len + 1;
 		text_char(out, ' ');
-		add_task(g->tasks[0], out);
+		why_add_task(g->tasks[0], out);
 		text_add(out, " of ");
 		why_add_comm(w, g->tasks[0]->comm, 0, out);
 		text_add(out, " waits for them.");
-		capitalize(out, begin);
+		why_capitalize(out, begin);
 	}
 	if (op)
 		text_printf(out, " All of them wait in %s, and none has called %s.",
 			    ncclsvc_op_name(op), op == NCCLSVC_SEND ? "Recv" : "Send");
-}
-
-/* ---- Operations that lack nobody ---- */
-
-void why_tell_held(const struct why *w, const struct why_group *g, struct text *out)
-{
-	const ncclsvc_task_info *t = g->tasks[0];
-	add_waiting(w, g, true, out);
-	text_add(out, ": it has not called ");
-	if (!add_missing(w, t->comm, t->rank, out))
-		text_add(out, "the rest of its planned group");
-	text_char(out, '.');
-}
-
-void why_tell_input(const struct why *w, const struct why_group *g, struct text *out)
-{
-	int32_t ranks[WHY_TOLD] = {0};
-	for (size_t i = 0; i < g->n && i < WHY_TOLD; i++)
-		ranks[i] = g->tasks[i]->rank;
-	why_add_ranks(w, g->tasks[0]->comm, ranks, g->n, out);
-	capitalize(out, 0);
-	text_add(out, g->n == 1 ? " has waited " : " have waited ");
-	units_age(out, g->age_ns);
-	text_add(out, " in ");
-	add_whole_task(w, g->tasks[0], true, out);
-	text_add(out, " for input: nobody has signalled its timeline.");
-}
-
-/* "All ranks have called AllReduce #2 (...) of communicator world (id 1, 2 ranks)" */
-void why_add_called_by_all(const struct why *w, const struct why_group *g, struct text *out)
-{
-	text_add(out, "All ranks have called ");
-	add_whole_task(w, g->tasks[0], true, out);
-}
-
-void why_tell_running(const struct why *w, const struct why_group *g, struct text *out)
-{
-	const ncclsvc_task_info *t = g->tasks[0];
-	if (t->state == NCCLSVC_LAUNCHED) {
-		why_add_called_by_all(w, g, out);
-		text_printf(out, ", and ncclsvcd (pid %d) has been executing it for ",
-			    w->s->daemon.pid);
-		units_age(out, g->age_ns);
-		text_char(out, '.');
-		return;
-	}
-	add_waiting(w, g, true, out);
-	text_printf(out, ", although no rank is missing: ncclsvcd (pid %d) has not started it.",
-		    w->s->daemon.pid);
-}
-
-void why_tell_silent(const struct why *w, const struct why_group *g, const ncclsvc_node_info *n,
-		     struct text *out)
-{
-	why_add_called_by_all(w, g, out);
-	text_add(out, ", but ");
-	why_add_silence(n, out);
-	text_char(out, '.');
 }
