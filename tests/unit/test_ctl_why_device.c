@@ -2,6 +2,7 @@
  * What `ncclsvc-ctl why` says about GPU tasks and communicators. */
 #include <string.h>
 
+#include "base/ids.h"
 #include "why_scene.h"
 
 #define WORKER(device) (190 + (device)) /* the number of its worker's process */
@@ -80,6 +81,25 @@ static void test_gpu_worker_lost(void **state)
 	assert_int_equal(f->device, 1);
 }
 
+/* The worker is another node's, whose GPU has a number that no GPU has here. */
+static void test_gpu_worker_lost_elsewhere(void **state)
+{
+	(void)state;
+	static struct snapshot_answer answers[] = {{.asked = true}, {.asked = true}};
+	gpu_world(2, 3);
+	nodes(2);
+	scene.s.answers = answers;
+	scene.members[1].elsewhere = 2;
+	scene.members[1].device = 5;
+	scene.devices[1].device = ids_device(1, 5);
+	scene.devices[1].state = NCCLSVC_DEVICE_LOST;
+	scene.devices[1].age_ns = 2 * SEC;
+	task(WORLD, 0, 0, NCCLSVC_ALL_REDUCE, 2, NCCLSVC_LAUNCHED, 6);
+	task(WORLD, 1, 1, NCCLSVC_ALL_REDUCE, 2, NCCLSVC_LAUNCHED, 6);
+	says(only(WHY_WORKER), "but the worker of device 5 (pid 301), which serves rank 1");
+	scene.s.answers = NULL;
+}
+
 /* All ranks have joined, and wait for a worker. */
 static void test_gpu_joining(void **state)
 {
@@ -118,8 +138,13 @@ static void test_gpu_broken(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_gpu_stream),	    TEST(test_gpu_stream_first), TEST(test_gpu_launched),
-		TEST(test_gpu_worker_lost), TEST(test_gpu_joining),	 TEST(test_gpu_broken),
+		TEST(test_gpu_stream),
+		TEST(test_gpu_stream_first),
+		TEST(test_gpu_launched),
+		TEST(test_gpu_worker_lost),
+		TEST(test_gpu_worker_lost_elsewhere),
+		TEST(test_gpu_joining),
+		TEST(test_gpu_broken),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
