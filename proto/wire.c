@@ -9,9 +9,13 @@ struct svc_empty {
 };
 
 /* One row per opcode, for the newest version that changed it. */
-#define SHAPE(op, request, reply, fds_in, fds_out, ...)                                            \
-	[SVC_##op] = {#op,     sizeof(struct request), sizeof(struct reply), fds_in,               \
-		      fds_out, ##__VA_ARGS__}
+#define SHAPE(op, in, out, fds_in, fds_out, ...)                                                   \
+	[SVC_##op] = {.name = #op,                                                                 \
+		      .request = sizeof(struct in),                                                \
+		      .reply = sizeof(struct out),                                                 \
+		      .request_fds = fds_in,                                                       \
+		      .reply_fds = fds_out,                                                        \
+		      ##__VA_ARGS__}
 
 static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(HELLO, svc_hello, svc_hello_reply, 0, 0),

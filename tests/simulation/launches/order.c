@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Members' queues, and matching within a node: models daemon/sched/queue/order.c, match.c, release.c and
- * node_match_pair.c. */
+ * Members' queues, and matching within a node: models daemon/sched/queue/order.c, match.c,
+ * release.c and node_match_pair.c. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>

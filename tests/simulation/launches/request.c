@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A node's requests, withdrawals and launches: models daemon/sched/internode/sequence.c, launch.c and
- * node_match.c. */
+ * A node's requests, withdrawals and launches: models daemon/sched/internode/sequence.c, launch.c
+ * and node_match.c. */
 #include "request.h"
 
 #include <stdlib.h>
