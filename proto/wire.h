@@ -153,7 +153,7 @@ struct svc_shape {
 };
 
 /* The shape that an opcode, given its newest shape, has in the version; NULL: none. */
-const struct svc_shape *svc_shape_in(const struct svc_shape *newest, unsigned version);
+const struct svc_shape *svc_shape_in(const struct svc_shape *shape, unsigned version);
 
 /* Returns NULL if the version has no such request or event. Thread-safe. */
 const struct svc_shape *svc_shape_of(unsigned version, unsigned opcode);
