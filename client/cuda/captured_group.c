@@ -9,7 +9,6 @@
 #include "core/call.h"
 #include "core/session.h"
 #include "core/timeline.h"
-#include "memop.h"
 #include "peer_graph.h"
 #include "proto/names.h"
 #include "proto/operation.h"

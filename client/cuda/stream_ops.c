@@ -5,7 +5,6 @@
 #include "core/op.h"
 #include "core/session.h"
 #include "core/timeline.h"
-#include "memop.h"
 #include "state.h"
 
 static CUdeviceptr done_of(const struct pair *p)
