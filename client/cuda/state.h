@@ -183,9 +183,6 @@ struct lent {
 	uint32_t region;
 	uint32_t generation; /* generation of the connection */
 };
-/* Whether this process can map that much memory of the daemon's device `number`. Also true if the
- * daemon lends none. */
-bool lent_can_map(ncclsvc_session *s, int32_t number, int device, size_t bytes);
 ncclsvc_result lent_map(ncclsvc_session *s, int32_t number, int device, size_t bytes,
 			struct lent *lent);
 /* The daemon forgets the region; the memory stays mapped. */
