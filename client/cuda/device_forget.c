@@ -83,7 +83,7 @@ void ncclsvc_mem_sweep(ncclsvc_session *s)
 		return;
 	session_lock(s);
 	struct gpu *g = s->gpu;
-	/* As in buffers_find_all; without a region there is no context. */
+	/* As in device_buffers_find_all; without a region there is no context. */
 	if (g && g->nsorted && !session_check(s) && !g->cuda->cuCtxGetCurrent(&now)) {
 		ncclsvc_result r =
 			now ? NCCLSVC_OK : gpu_primary(g, g->regions[g->sorted[0]].device, &own);

@@ -42,6 +42,32 @@ static void unsort(struct gpu *g, const struct device_region *r)
 	g->nsorted--;
 }
 
+static void range_unlink(struct gpu *g, const struct device_region *range)
+{
+	struct device_region **at = &g->ranges;
+	while (*at != range)
+		at = &(*at)->next_range;
+	*at = range->next_range;
+}
+
+static bool has_part(const struct gpu *g, const struct device_region *range,
+		     const struct device_region *part)
+{
+	for (unsigned i = 0; i < range->nparts; i++)
+		if (&g->regions[range->parts[i]] == part)
+			return true;
+	return false;
+}
+
+bool ranges_hold(const struct gpu *g, const struct device_region *part)
+{
+	for (const struct device_region *range = g->ranges; range; range = range->next_range)
+		if (part->base - range->base < range->bytes && has_part(g, range, part) &&
+		    (range->busy || ranges_hold(g, range)))
+			return true;
+	return false;
+}
+
 /* Releases a region that no pending task uses. */
 static void let_go(ncclsvc_session *s, struct device_region *r)
 {
@@ -62,6 +88,19 @@ void device_region_drop(ncclsvc_session *s, struct gpu *g, struct device_region 
 	r->gone = true;
 	if (!r->pins)
 		let_go(s, r);
+}
+
+void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part)
+{
+	struct device_region *range = g->ranges;
+	while (range) {
+		if (part->base - range->base < range->bytes && has_part(g, range, part)) {
+			device_region_drop(s, g, range); /* and the ranges it is part of */
+			range = g->ranges;
+		} else {
+			range = range->next_range;
+		}
+	}
 }
 
 bool device_region_alive(const struct gpu *g, const struct device_region *r, uint64_t p)

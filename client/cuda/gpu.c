@@ -13,32 +13,6 @@
 #include "shares.h"
 #include "state.h"
 
-/* Querying memory needs a current context: a thread that has none gets one meanwhile. */
-static ncclsvc_result buffers_find_all(ncclsvc_session *s, struct gpu *g, struct op *ops,
-				       unsigned n, uint64_t since, bool *yielded)
-{
-	CUcontext now = NULL, own = NULL;
-	ncclsvc_result r = NCCLSVC_OK;
-	g->cuda->cuCtxGetCurrent(&now);
-	for (unsigned i = 0; !r && !*yielded && i < n; i++) {
-		if (ops[i].comm->device < 0)
-			continue;
-		if (!now && !own) {
-			r = gpu_primary(g, ops[i].comm->device, &own);
-			CUresult e = r ? CUDA_SUCCESS : g->cuda->cuCtxPushCurrent(own);
-			if (e) {
-				own = NULL;
-				r = cuda_error(g->cuda, e, "cannot use the GPU's context");
-			}
-		}
-		if (!r)
-			r = device_buffers_find(s, g, &ops[i], since, yielded);
-	}
-	if (own)
-		g->cuda->cuCtxPopCurrent(&own);
-	return r;
-}
-
 /* Puts operations that streams start at the end. */
 static void number_all(struct gpu *g, struct op *ops, unsigned n, bool finished)
 {
@@ -71,7 +45,7 @@ static ncclsvc_result prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 		if (ops[i].comm->device >= 0)
 			r = stream_find(s, g, &ops[i], *since, &yielded);
 	if (!r && !yielded)
-		r = buffers_find_all(s, g, ops, n, *since, &yielded);
+		r = device_buffers_find_all(s, g, ops, n, *since, &yielded);
 	if (!r && !yielded)
 		r = checkpoint_look(s, g, &yielded);
 	*finished = !r && !yielded;

@@ -146,18 +146,13 @@ void device_unpin(ncclsvc_session *s, uint64_t task); /* the task has ended */
 void device_entry_pin(ncclsvc_session *s, uint16_t entry);
 void device_entry_unpin(ncclsvc_session *s, uint16_t entry);
 
-/* device_range.c: a buffer that begins in the mapping `first` and does not end there. */
-struct buffer;
-ncclsvc_result range_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
-			    uint64_t since, struct device_region **found, bool *yielded);
-/* Drops the ranges that contain the mapping. */
-void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part);
-void range_unlink(struct gpu *g, const struct device_region *range);
 /* Whether a range that contains it, directly or in a part, is being made, so that it must not be
  * dropped. */
 bool ranges_hold(const struct gpu *g, const struct device_region *part);
+/* Drops the ranges that contain the mapping. */
+void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part);
 
-/* device_memory.c, for ranges: a buffer whose region is being found. */
+/* device_memory.c: a buffer whose region is being found. */
 struct buffer {
 	const struct op *op;
 	const char *name; /* the operation's name for it */
@@ -172,9 +167,11 @@ ncclsvc_result device_too_long(const struct buffer *b, const struct device_regio
 ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device_region *region,
 				unsigned opcode, const void *request, int fd);
 
-/* device_memory.c: finds an operation's buffers, or registers them. Like stream_find. */
+/* device_buffers.c: finds an operation's buffers, or registers them. Like stream_find. */
 ncclsvc_result device_buffers_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
 				   bool *yielded);
+ncclsvc_result device_buffers_find_all(ncclsvc_session *s, struct gpu *g, struct op *ops,
+				       unsigned n, uint64_t since, bool *yielded);
 
 /* lend.c: zeroed memory that the daemon has lent, mapped for the process's device. Not locked. */
 struct lent {
