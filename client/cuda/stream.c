@@ -14,7 +14,7 @@
 #include "core/session.h"
 #include "core/thread.h"
 #include "core/timeline.h"
-#include "peer.h"
+#include "peer_graph.h"
 #include "proto/names.h"
 #include "state.h"
 
