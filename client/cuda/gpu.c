@@ -9,9 +9,40 @@
 #include "core/comm.h"
 #include "core/op.h"
 #include "core/session.h"
-#include "peer.h"
+#include "peer_graph.h"
+#include "proto/names.h"
 #include "shares.h"
 #include "state.h"
+
+/* Finds who starts the operation: its stream's timeline, the stream itself, or a graph. */
+static ncclsvc_result stream_prepare(ncclsvc_session *s, struct gpu *g, struct op *op,
+				     uint64_t since, bool *yielded)
+{
+	struct stream st;
+	CUdeviceptr address;
+	const ncclsvc_comm *comm = op->comm;
+	ncclsvc_result r = stream_look(g, comm->device, op->stream, &st);
+	if (r)
+		return r;
+	op->push = st.push;
+	op->captured = st.captured;
+	op->stream_started = !st.captured && captured_groups_due(s, comm_captures(comm), g->clock);
+	if (op->stream_started && op->planned)
+		return error_set(
+			NCCLSVC_UNSUPPORTED,
+			"%s: communicator %s has NCCL operations in CUDA graphs: use another "
+			"communicator for plans while these graphs exist",
+			svc_op_name(op->record.op), comm->label);
+	if (op->captured && op->detached)
+		return peer_cannot_detach();
+	if (op->captured) /* drivers before 12.5 cannot tell its GPU during a capture */
+		return op->planned || op->record.flags & SVC_TASK_AGREE ? stream_captured()
+									: NCCLSVC_OK;
+	if (!op->stream_started)
+		return stream_find(s, g, op, &st, since, yielded);
+	r = stream_page(s, g, comm, &st, &address);
+	return r ? r : captured_group_prepare(s, op);
+}
 
 /* Puts operations that streams start at the end. */
 static void number_all(struct gpu *g, struct op *ops, unsigned n, bool finished)
@@ -43,7 +74,7 @@ static ncclsvc_result prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 		*since = g->clock;
 	for (unsigned i = 0; !r && !yielded && i < n; i++)
 		if (ops[i].comm->device >= 0)
-			r = stream_find(s, g, &ops[i], *since, &yielded);
+			r = stream_prepare(s, g, &ops[i], *since, &yielded);
 	if (!r && !yielded)
 		r = device_buffers_find_all(s, g, ops, n, *since, &yielded);
 	if (!r && !yielded)

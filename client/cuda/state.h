@@ -105,13 +105,17 @@ ncclsvc_result checkpoint_look(ncclsvc_session *s, struct gpu *g, bool *restored
 ncclsvc_result checkpoint_prove(ncclsvc_session *s, struct gpu *g, unsigned n);
 void checkpoint_close(struct gpu *g); /* ends the checkpoint detection */
 
-/* stream.c: how the driver identifies a stream. stream_identify: UNSUPPORTED if it is being
- * captured. */
+/* stream.c: how the driver identifies a stream. stream_identify: UNSUPPORTED (stream_captured) if
+ * it is being captured. */
 ncclsvc_result stream_look(struct gpu *g, int device, CUstream handle, struct stream *st);
 ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struct stream *st);
+ncclsvc_result stream_captured(void); /* sets the error */
+/* Finds the page as the stream's GPU sees it; the GPU must be the communicator's. Locked. */
+ncclsvc_result stream_page(ncclsvc_session *s, struct gpu *g, const ncclsvc_comm *comm,
+			   const struct stream *st, CUdeviceptr *address);
 /* Finds the stream's timeline, or creates it. *yielded: find everything again. Locked. */
-ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
-			   bool *yielded);
+ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op,
+			   const struct stream *st, uint64_t since, bool *yielded);
 /* A timeline of the connection that no other stream takes over until it is given back (page.h).
  * Locked. */
 ncclsvc_result stream_timeline(ncclsvc_session *s, struct gpu *g, uint32_t *index);
