@@ -189,10 +189,8 @@ static void release(struct peer *p)
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct peer *kept;
 
-void peer_unref(struct peer *p)
+static void unused(struct peer *p)
 {
-	if (--p->refs)
-		return;
 	if (!peer_graphs_live(p) && becomes_quiet(p)) {
 		release(p);
 		return;
@@ -255,6 +253,7 @@ static struct peer *allocate(void)
 	pthread_mutex_init(&p->turn, NULL);
 	pthread_cond_init(&p->turned, NULL);
 	p->refs = 1;
+	p->unused = unused;
 	return p;
 }
 

@@ -39,7 +39,8 @@ struct peer {
 	CUdevice device;
 	CUcontext context; /* the device's primary context, retained; NULL: not yet */
 	unsigned refs; /* held by its communicator, and by threads that launch or wait; locked */
-	uint16_t out_of_reach; /* as in JOIN */
+	void (*unused)(struct peer *p); /* peer_unref calls it when the last one is dropped */
+	uint16_t out_of_reach;		/* as in JOIN */
 	struct lent own;
 	struct peer_control *controls; /* of all ranks; NULL: not open yet */
 	struct peer_control *control;  /* of this rank */
@@ -106,6 +107,13 @@ static inline bool peer_is_open(const struct peer *p)
 	return p->control;
 }
 
+/* Without references, the part is freed once nothing of it runs or can be launched. Locked. */
+static inline void peer_unref(struct peer *p)
+{
+	if (!--p->refs)
+		p->unused(p);
+}
+
 /* ---- peer.c: from JOIN to LEAVE. Called without the lock; all but peer_close yield. ---- */
 
 /* Before JOIN or SPLIT: creates the member's part with its staging memory. NULL: it has none, and
@@ -131,8 +139,6 @@ void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
 /* Closes the parts of all communicators when the session closes. */
 void peers_close(ncclsvc_session *s);
 void peer_modules_unload(struct gpu *g);
-/* The last reference frees the part, unless something of it runs or can be launched. Locked. */
-void peer_unref(struct peer *p);
 
 /* Gives a communicator without kernels the streams and events that captures need. Locked. */
 ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm);
