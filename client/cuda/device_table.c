@@ -7,7 +7,7 @@
 #include "core/call.h"
 #include "core/op.h"
 #include "core/session.h"
-#include "shares.h"
+#include "state.h"
 
 /* How many sorted regions have a base up to p. */
 static unsigned upper_bound(const struct gpu *g, uint64_t p)
@@ -68,10 +68,16 @@ bool ranges_hold(const struct gpu *g, const struct device_region *part)
 	return false;
 }
 
+static void drop_shares(ncclsvc_session *s, const struct device_region *r)
+{
+	if (r->shares)
+		s->gpu->shares_drop(s, r);
+}
+
 /* Releases a region that no pending task uses. */
 static void let_go(ncclsvc_session *s, struct device_region *r)
 {
-	shares_drop(s, r);
+	drop_shares(s, r);
 	if (r->id)
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = r->id});
 	free(r->parts);
@@ -203,7 +209,7 @@ void device_unpin(ncclsvc_session *s, uint64_t task)
 void device_regions_forget(ncclsvc_session *s, struct gpu *g)
 {
 	for (unsigned i = 0; i < DEVICE_REGIONS; i++)
-		shares_drop(s, &g->regions[i]);
+		drop_shares(s, &g->regions[i]);
 	memset(g->pins, 0, s->tasks.entries * sizeof(*g->pins));
 	g->nsorted = 0;
 	g->ranges = NULL;

@@ -83,7 +83,9 @@ struct gpu {
 	struct device_region *regions; /* DEVICE_REGIONS */
 	uint16_t *sorted;	       /* by base, without regions that are gone */
 	unsigned nsorted;
-	unsigned shared;	      /* regions with shares */
+	unsigned shared; /* regions with shares */
+	/* Ends the region's shares (shares.c); set when there are any. */
+	void (*shares_drop)(ncclsvc_session *s, const struct device_region *r);
 	struct importer *importer;    /* NULL: none yet */
 	struct device_region *ranges; /* the ranges; not sorted, because they overlap */
 	struct peer_module *modules;  /* GPU_DEVICES; NULL: none yet */
