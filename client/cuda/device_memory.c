@@ -3,7 +3,6 @@
  * and identified by its base and CUDA's buffer id, because after a free the same address is a
  * different allocation. Freed allocations are noticed when their address is reused, when another
  * one is registered, and by ncclsvc_mem_sweep. */
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
