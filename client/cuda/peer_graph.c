@@ -100,18 +100,6 @@ bool peer_graphs_quiet(const struct peer *p)
 	return !peer_graphs_live(p) || peer_order_reached(p);
 }
 
-void peer_graphs_end(const struct peer *p)
-{
-	const CUdeviceptr dead = p->own.at + offsetof(struct peer_state, dead);
-	if (cuda_push(p->cuda, p->context))
-		return;
-	const int mode = relaxed_begin(p->cuda);
-	if (!p->cuda->cuMemsetD32Async(dead, PEER_ABORTED, 1, p->asking))
-		p->cuda->cuStreamSynchronize(p->asking);
-	relaxed_end(p->cuda, mode);
-	cuda_pop(p->cuda, p->context);
-}
-
 unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm)
 {
 	if (!comm)

@@ -58,8 +58,6 @@ CUresult peer_graph_hold(const struct peer *p, CUstream stream, void *arg, void 
 bool peer_order_reached(const struct peer *p);
 /* Whether all launched graphs have ended. */
 bool peer_graphs_quiet(const struct peer *p);
-/* Tells the GPU to make later launches of the graphs do nothing. */
-void peer_graphs_end(const struct peer *p);
 /* Frees the records of graphs that are gone. Call with the turn, or with the only reference to p.
  */
 void peer_graphs_sweep(struct peer *p);
