@@ -342,7 +342,11 @@ static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned
 	ops += alone;
 	n -= alone;
 	all -= alone;
-	ncclsvc_result r = n ? captured_groups_keep(s, ops, n) : NCCLSVC_OK;
+	ncclsvc_result r = n ? captured_groups_check(s, ops, n) : NCCLSVC_OK;
+	for (unsigned i = 0; !r && i < n; i++)
+		r = peer_bare(s, ops[i].comm);
+	if (!r && n)
+		r = captured_groups_keep(s, ops, n);
 	if (r)
 		return r;
 	/* A refusal leaves nothing in the graph. */

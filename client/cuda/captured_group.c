@@ -9,7 +9,6 @@
 #include "core/call.h"
 #include "core/session.h"
 #include "core/timeline.h"
-#include "memop.h"
 #include "peer_graph.h"
 #include "proto/names.h"
 #include "proto/operation.h"
@@ -258,12 +257,11 @@ void captured_groups_take_back(ncclsvc_session *s, const struct op *ops, unsigne
 		take_back(s, ops[i].kept);
 }
 
-static ncclsvc_result keep_all(ncclsvc_session *s, struct op *ops, unsigned n)
+ncclsvc_result captured_groups_check(ncclsvc_session *s, const struct op *ops, unsigned n)
 {
-	ncclsvc_result r = NCCLSVC_OK;
 	if (!cuda_captures(s->gpu->cuda))
 		return peer_cannot_capture();
-	for (unsigned i = 0; !r && i < n; i++) {
+	for (unsigned i = 0; i < n; i++) {
 		const struct svc_record *record = &ops[i].record;
 		/* By the time of a launch, another reduction with another scalar may have this
 		 * number. */
@@ -272,9 +270,14 @@ static ncclsvc_result keep_all(ncclsvc_session *s, struct op *ops, unsigned n)
 					 "%s: premulsum cannot be captured into CUDA graphs: scale "
 					 "the input by a kernel, and use sum",
 					 svc_op_name(record->op));
-		r = peer_bare(s, ops[i].comm);
-		if (r)
-			return r;
+	}
+	return NCCLSVC_OK;
+}
+
+static ncclsvc_result keep_all(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned i = 0; !r && i < n; i++) {
 		struct peer *p = comm_captures(ops[i].comm);
 		captured_groups_sweep(s, p);
 		r = timeline_make(s, ops[i].comm, p);

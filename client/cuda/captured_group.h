@@ -3,7 +3,7 @@
  * group on one communicator are a captured group, which the daemon keeps as a trigger
  * (proto/wire_task.h). A graph node writes the group's number to a word that the daemon
  * watches, waits until the GPU has run the operations, and clears the word again. One timeline
- * serves a member for a whole epoch, because its graphs run one after the other (peer_capture.c).
+ * serves a member for a whole epoch, because its graphs run one after the other (peer_graph.c).
  * While such graphs exist, NCCL operations submitted outside graphs go the same way, so that the
  * streams determine the order of all of them. */
 #ifndef CLIENT_CUDA_CAPTURED_GROUP_H
@@ -20,8 +20,11 @@ static inline bool captured_groups_live(const struct peer *p)
 /* Groups the operations by communicator: those of one rank first, then those that no stream starts,
  * then all others. */
 void captured_groups_sort(struct op *ops, unsigned n);
-/* Has the daemon keep the operations, whose buffers are known. Each communicator's operations form
- * one captured group. Locked; yields. */
+/* Refuses operations that cannot be captured. Locked. */
+ncclsvc_result captured_groups_check(ncclsvc_session *s, const struct op *ops, unsigned n);
+/* Has the daemon keep the operations, whose buffers are known and whose communicators have streams
+ * and events (peer_bare). Each communicator's operations form one captured group. Locked; yields.
+ */
 ncclsvc_result captured_groups_keep(ncclsvc_session *s, struct op *ops, unsigned n);
 /* Takes back captured groups that no graph will contain. Keeps the last error. Locked; yields. */
 void captured_groups_take_back(ncclsvc_session *s, const struct op *ops, unsigned n);

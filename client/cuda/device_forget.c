@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Device memory that its owner is about to free: the daemon releases it first. */
+ * Device memory that its owner is about to free, or has freed: the daemon releases it too. */
 #include <time.h>
 
 #include "base/clock.h"
@@ -73,4 +73,24 @@ ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *s, const void *ptr, int timeo
 		r = forget(s, s->gpu, (uintptr_t)ptr, deadline_in(timeout_ms));
 	session_unlock(s);
 	return r;
+}
+
+void ncclsvc_mem_sweep(ncclsvc_session *s)
+{
+	CUcontext now = NULL, own = NULL;
+	if (!s)
+		return;
+	session_lock(s);
+	struct gpu *g = s->gpu;
+	/* As in device_buffers_find_all; without a region there is no context. */
+	if (g && g->nsorted && !session_check(s) && !g->cuda->cuCtxGetCurrent(&now)) {
+		ncclsvc_result r =
+			now ? NCCLSVC_OK : gpu_primary(g, g->regions[g->sorted[0]].device, &own);
+		if (!r && !cuda_push(g->cuda, own)) {
+			tasks_look(s); /* regions whose tasks are over */
+			device_regions_sweep(s, g);
+			cuda_pop(g->cuda, own);
+		}
+	}
+	session_unlock(s);
 }

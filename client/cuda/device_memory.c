@@ -3,7 +3,6 @@
  * and identified by its base and CUDA's buffer id, because after a free the same address is a
  * different allocation. Freed allocations are noticed when their address is reused, when another
  * one is registered, and by ncclsvc_mem_sweep. */
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -226,72 +225,5 @@ ncclsvc_result device_locate(ncclsvc_session *s, struct gpu *g, const struct buf
 		return wrong_device(b, r->device);
 	r->clock = g->clock;
 	*found = r;
-	return NCCLSVC_OK;
-}
-
-/* Finds the buffer's region. The caller's records may name it until something yields. */
-static ncclsvc_result locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
-			     uint64_t since, struct device_region **found, bool *yielded)
-{
-	struct device_region *r = NULL;
-	ncclsvc_result result = device_locate(s, g, b, since, &r, yielded);
-	if (result || *yielded)
-		return result;
-	if (b->bytes > r->bytes - (b->at - r->base))
-		return r->mapping ? range_locate(s, g, b, since, found, yielded)
-				  : device_too_long(b, r);
-	if (!r->id)
-		return error_set(NCCLSVC_NOT_FOUND,
-				 "%s: %s at %#llx was lent by a daemon that is gone: free it and "
-				 "allocate it again",
-				 svc_op_name(b->op->record.op), b->name, (unsigned long long)b->at);
-	*found = r;
-	return NCCLSVC_OK;
-}
-
-ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const char *buffer)
-{
-	const struct cuda *cuda = s->gpu->cuda;
-	int type = 0;
-	unsigned managed = 0;
-	if (cuda->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-					(uintptr_t)buffer) ||
-	    type != CU_MEMORYTYPE_DEVICE ||
-	    (!cuda->cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED,
-					  (uintptr_t)buffer) &&
-	     managed))
-		return NCCLSVC_OK;
-	return error_set(NCCLSVC_UNSUPPORTED,
-			 "%s: the buffer at %p is device memory, but communicator %s is a host "
-			 "communicator: join it with a device",
-			 svc_op_name(op->record.op), (const void *)buffer, op->comm->label);
-}
-
-ncclsvc_result device_buffers_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
-				   bool *yielded)
-{
-	struct buffer src = {op, "sendbuf", (uintptr_t)op->src, op->src_bytes};
-	struct buffer dst = {op, "recvbuf", (uintptr_t)op->dst, op->dst_bytes};
-	struct device_region *from = NULL, *to = NULL;
-	ncclsvc_result r = NCCLSVC_OK;
-	if (src.bytes)
-		r = locate(s, g, &src, since, &from, yielded);
-	if (r || *yielded)
-		return r;
-	/* This region is known to be alive; most operations are in place, or have both buffers in
-	 * one allocation. */
-	if (from && dst.bytes && dst.at - from->base < from->bytes &&
-	    dst.bytes <= from->bytes - (dst.at - from->base))
-		to = from;
-	else if (dst.bytes)
-		r = locate(s, g, &dst, since, &to, yielded);
-	if (r || *yielded)
-		return r;
-	op->region_entries[0] = from ? (uint16_t)(from - g->regions + 1) : 0;
-	op->region_entries[1] = to ? (uint16_t)(to - g->regions + 1) : 0;
-	op->record.src_region = from ? from->id : 0;
-	op->record.dst_region = to ? to->id : 0;
-	op->record.src_offset = from ? src.at - from->base : 0;
-	op->record.dst_offset = to ? dst.at - to->base : 0;
 	return NCCLSVC_OK;
 }

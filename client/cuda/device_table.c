@@ -7,7 +7,7 @@
 #include "core/call.h"
 #include "core/op.h"
 #include "core/session.h"
-#include "shares.h"
+#include "state.h"
 
 /* How many sorted regions have a base up to p. */
 static unsigned upper_bound(const struct gpu *g, uint64_t p)
@@ -42,10 +42,42 @@ static void unsort(struct gpu *g, const struct device_region *r)
 	g->nsorted--;
 }
 
+static void range_unlink(struct gpu *g, const struct device_region *range)
+{
+	struct device_region **at = &g->ranges;
+	while (*at != range)
+		at = &(*at)->next_range;
+	*at = range->next_range;
+}
+
+static bool has_part(const struct gpu *g, const struct device_region *range,
+		     const struct device_region *part)
+{
+	for (unsigned i = 0; i < range->nparts; i++)
+		if (&g->regions[range->parts[i]] == part)
+			return true;
+	return false;
+}
+
+bool ranges_hold(const struct gpu *g, const struct device_region *part)
+{
+	for (const struct device_region *range = g->ranges; range; range = range->next_range)
+		if (part->base - range->base < range->bytes && has_part(g, range, part) &&
+		    (range->busy || ranges_hold(g, range)))
+			return true;
+	return false;
+}
+
+static void drop_shares(ncclsvc_session *s, const struct device_region *r)
+{
+	if (r->shares)
+		s->gpu->shares_drop(s, r);
+}
+
 /* Releases a region that no pending task uses. */
 static void let_go(ncclsvc_session *s, struct device_region *r)
 {
-	shares_drop(s, r);
+	drop_shares(s, r);
 	if (r->id)
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = r->id});
 	free(r->parts);
@@ -62,6 +94,19 @@ void device_region_drop(ncclsvc_session *s, struct gpu *g, struct device_region 
 	r->gone = true;
 	if (!r->pins)
 		let_go(s, r);
+}
+
+void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part)
+{
+	struct device_region *range = g->ranges;
+	while (range) {
+		if (part->base - range->base < range->bytes && has_part(g, range, part)) {
+			device_region_drop(s, g, range); /* and the ranges it is part of */
+			range = g->ranges;
+		} else {
+			range = range->next_range;
+		}
+	}
 }
 
 bool device_region_alive(const struct gpu *g, const struct device_region *r, uint64_t p)
@@ -164,7 +209,7 @@ void device_unpin(ncclsvc_session *s, uint64_t task)
 void device_regions_forget(ncclsvc_session *s, struct gpu *g)
 {
 	for (unsigned i = 0; i < DEVICE_REGIONS; i++)
-		shares_drop(s, &g->regions[i]);
+		drop_shares(s, &g->regions[i]);
 	memset(g->pins, 0, s->tasks.entries * sizeof(*g->pins));
 	g->nsorted = 0;
 	g->ranges = NULL;

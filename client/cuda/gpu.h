@@ -1,5 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
- * GPUs in a session, for the layers above; state.h has what this folder's files share. */
+ * GPUs in a session, for the layers above; state.h has what this folder's files share.
+ *
+ * The files, bottom up; each uses only those before it:
+ *   the driver, devices and MPS: cuda.c, device.c, mps.c, checkpoint.c
+ *   the table of device memory: device_table.c
+ *   lent memory, allocations, operations' buffers: lend.c, device_memory.c, device_buffers.c
+ *   memory that is freed: device_forget.c
+ *   streams and their timelines: page.c, stream.c
+ *   the order of operations in CUDA graphs: peer_graph.c
+ *   kernels and how they end: peer_messages.c, peer_kernel.c, peer_task.c, peer_submit.c
+ *   memory shared with other ranks: shares.c, imports.c
+ *   NCCL operations in graphs: captured_group.c
+ *   what streams do for tasks: stream_ops.c
+ *   a member's part, from JOIN to LEAVE: peer.c
+ *   submission, and the end: gpu.c
+ */
 #ifndef CLIENT_CUDA_GPU_H
 #define CLIENT_CUDA_GPU_H
 

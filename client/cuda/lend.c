@@ -10,6 +10,9 @@
 #include "core/task.h"
 #include "state.h"
 
+#define REACH_BYTES                                                                                \
+	((size_t)2 << 20) /* size of the allocation that tests whether a device is in reach */
+
 void shared_unmap(const struct cuda *cuda, CUdeviceptr at, size_t bytes)
 {
 	cuda->cuMemUnmap(at, bytes);
@@ -103,7 +106,9 @@ ncclsvc_result lent_map(ncclsvc_session *s, int32_t number, int device, size_t b
 	return r;
 }
 
-bool lent_can_map(ncclsvc_session *s, int32_t number, int device, size_t bytes)
+/* Whether this process can map that much memory of the daemon's device `number`. Also true if the
+ * daemon lends none. */
+static bool lent_can_map(ncclsvc_session *s, int32_t number, int device, size_t bytes)
 {
 	struct svc_region_lend_reply reply;
 	struct lent lent;
@@ -124,6 +129,59 @@ void lent_forget(ncclsvc_session *s, const struct lent *lent)
 	if (lent->generation == s->generation)
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = lent->region});
 	session_unlock(s);
+}
+
+static bool is_visible(const struct cuda *cuda, const uint8_t uuid[16])
+{
+	int n = 0;
+	CUdevice cu;
+	CUuuid own;
+	if (cuda->cuDeviceGetCount(&n))
+		return false;
+	for (int i = 0; i < n; i++)
+		if (!cuda->cuDeviceGet(&cu, i) && !cuda->cuDeviceGetUuid(&own, cu) &&
+		    !memcmp(own.bytes, uuid, sizeof(own.bytes)))
+			return true;
+	return false;
+}
+
+static uint16_t try_devices(ncclsvc_session *s, int device)
+{
+	ncclsvc_device_info *list = NULL;
+	size_t n = 0;
+	uint16_t out = 0;
+	if (ncclsvc_list_devices(s, &list, &n))
+		return 0;
+	for (size_t i = 0; i < n; i++) {
+		const int32_t number = list[i].device;
+		if (number < 0 || number >= 16 || list[i].state != NCCLSVC_DEVICE_READY ||
+		    is_visible(s->gpu->cuda, list[i].uuid))
+			continue;
+		if (!lent_can_map(s, number, device, REACH_BYTES))
+			out |= (uint16_t)(1u << number);
+	}
+	ncclsvc_list_free(list);
+	return out;
+}
+
+/* A device that CUDA shows is in reach. For the others, a small allocation is tried: a device that
+ * only CUDA_VISIBLE_DEVICES hides can be mapped, one without a device node cannot. The answer holds
+ * for the process; the numbers are this daemon's. */
+uint16_t devices_out_of_reach(ncclsvc_session *s, int device)
+{
+	struct gpu *g = s->gpu;
+	session_lock(s);
+	const bool known = g->reach_generation == s->generation + 1;
+	const uint16_t before = g->out_of_reach;
+	session_unlock(s);
+	if (known)
+		return before;
+	const uint16_t out = try_devices(s, device);
+	session_lock(s);
+	g->out_of_reach = out;
+	g->reach_generation = s->generation + 1;
+	session_unlock(s);
+	return out;
 }
 
 static ncclsvc_result allocate(ncclsvc_session *s, int device, size_t bytes, void **ptr)

@@ -189,10 +189,8 @@ static void release(struct peer *p)
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct peer *kept;
 
-void peer_unref(struct peer *p)
+static void unused(struct peer *p)
 {
-	if (--p->refs)
-		return;
 	if (!peer_graphs_live(p) && becomes_quiet(p)) {
 		release(p);
 		return;
@@ -255,6 +253,7 @@ static struct peer *allocate(void)
 	pthread_mutex_init(&p->turn, NULL);
 	pthread_cond_init(&p->turned, NULL);
 	p->refs = 1;
+	p->unused = unused;
 	return p;
 }
 
@@ -451,6 +450,19 @@ static void pause_unlocked(ncclsvc_session *s)
 	session_lock(s);
 }
 
+/* Tells the GPU to make later launches of the graphs do nothing. */
+static void graphs_end(const struct peer *p)
+{
+	const CUdeviceptr dead = p->own.at + offsetof(struct peer_state, dead);
+	if (cuda_push(p->cuda, p->context))
+		return;
+	const int mode = relaxed_begin(p->cuda);
+	if (!p->cuda->cuMemsetD32Async(dead, PEER_ABORTED, 1, p->asking))
+		p->cuda->cuStreamSynchronize(p->asking);
+	relaxed_end(p->cuda, mode);
+	cuda_pop(p->cuda, p->context);
+}
+
 /* Lets running launches end, or aborts them; later launches do nothing. Locked; yields. */
 static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline)
 {
@@ -460,7 +472,7 @@ static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline
 		pause_unlocked(s);
 	if (!peer_graphs_quiet(p))
 		peer_hooks.break_off(p);
-	peer_graphs_end(p);
+	graphs_end(p);
 }
 
 /* Locked; yields. */

@@ -39,7 +39,8 @@ struct peer {
 	CUdevice device;
 	CUcontext context; /* the device's primary context, retained; NULL: not yet */
 	unsigned refs; /* held by its communicator, and by threads that launch or wait; locked */
-	uint16_t out_of_reach; /* as in JOIN */
+	void (*unused)(struct peer *p); /* peer_unref calls it when the last one is dropped */
+	uint16_t out_of_reach;		/* as in JOIN */
 	struct lent own;
 	struct peer_control *controls; /* of all ranks; NULL: not open yet */
 	struct peer_control *control;  /* of this rank */
@@ -106,6 +107,13 @@ static inline bool peer_is_open(const struct peer *p)
 	return p->control;
 }
 
+/* Without references, the part is freed once nothing of it runs or can be launched. Locked. */
+static inline void peer_unref(struct peer *p)
+{
+	if (!--p->refs)
+		p->unused(p);
+}
+
 /* ---- peer.c: from JOIN to LEAVE. Called without the lock; all but peer_close yield. ---- */
 
 /* Before JOIN or SPLIT: creates the member's part with its staging memory. NULL: it has none, and
@@ -131,12 +139,7 @@ void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
 /* Closes the parts of all communicators when the session closes. */
 void peers_close(ncclsvc_session *s);
 void peer_modules_unload(struct gpu *g);
-/* The last reference frees the part, unless something of it runs or can be launched. Locked. */
-void peer_unref(struct peer *p);
 
-/* Sets the error of a refused capture. */
-ncclsvc_result peer_cannot_detach(void);
-ncclsvc_result peer_cannot_capture(void);
 /* Gives a communicator without kernels the streams and events that captures need. Locked. */
 ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm);
 
@@ -162,18 +165,13 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op);
 void peer_enter(struct op *op, struct slot *slot);
 /* Launches the kernel of n operations. Not locked. */
 ncclsvc_result peer_launch(const struct op *ops, unsigned n);
+/* Captures the kernel of n operations, whose streams are all being captured into one graph. Not
+ * locked. */
+ncclsvc_result peer_capture(const struct op *ops, unsigned n);
+/* The same for a communicator of one rank, whose operation is a copy. Locked. */
+ncclsvc_result peer_capture_alone(const struct gpu *g, struct op *op);
 /* Makes later work on the stream wait for the kernel's task, which is pending. Locked. */
 ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot);
-/* Makes the stream wait until all blocks of the kernel, or of later ones, have reported their end.
- * The context must be current, also for the next functions. */
-CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t kernel_seq,
-			 unsigned blocks);
-/* Makes `stream` wait for the work that is on `from` now. */
-CUresult peer_follow(const struct peer *p, CUevent event, CUstream from, CUstream stream);
-/* Makes the kernel's stream wait for the work on the operations' streams. `done`: the one whose
- * work it already waits for. */
-CUresult peer_streams_join(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
-			   const struct op *done);
 
 /* ---- peer_messages.c ---- */
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * CUDA graphs that contain a communicator's operations: peer_capture.c. */
+ * CUDA graphs that contain a communicator's operations, and the order of all its operations on
+ * streams, in graphs and outside. */
 #ifndef CLIENT_CUDA_PEER_GRAPH_H
 #define CLIENT_CUDA_PEER_GRAPH_H
 
@@ -20,11 +21,19 @@ struct peer_graph {
 	bool gone; /* the graph and all its instances are destroyed; atomic */
 };
 
-/* Captures the kernel of n operations, whose streams are all being captured into one graph. Not
- * locked. */
-ncclsvc_result peer_capture(const struct op *ops, unsigned n);
-/* The same for a communicator of one rank, whose operation is a copy. Locked. */
-ncclsvc_result peer_capture_alone(const struct gpu *g, struct op *op);
+/* Sets the error of a refused capture. */
+ncclsvc_result peer_cannot_detach(void);
+ncclsvc_result peer_cannot_capture(void);
+/* Makes the stream wait until all blocks of the kernel, or of later ones, have reported their end.
+ * The context must be current, also for the next functions. */
+CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t kernel_seq,
+			 unsigned blocks);
+/* Makes `stream` wait for the work that is on `from` now. */
+CUresult peer_follow(const struct peer *p, CUevent event, CUstream from, CUstream stream);
+/* Makes the kernel's stream wait for the work on the operations' streams. `done`: the one whose
+ * work it already waits for. */
+CUresult peer_streams_join(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
+			   const struct op *done);
 /* Whether any graph can still be launched. */
 static inline bool peer_graphs_live(const struct peer *p)
 {
@@ -49,8 +58,6 @@ CUresult peer_graph_hold(const struct peer *p, CUstream stream, void *arg, void 
 bool peer_order_reached(const struct peer *p);
 /* Whether all launched graphs have ended. */
 bool peer_graphs_quiet(const struct peer *p);
-/* Tells the GPU to make later launches of the graphs do nothing. */
-void peer_graphs_end(const struct peer *p);
 /* Frees the records of graphs that are gone. Call with the turn, or with the only reference to p.
  */
 void peer_graphs_sweep(struct peer *p);

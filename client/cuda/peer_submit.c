@@ -11,14 +11,6 @@
 
 #define DETACHED UINT64_MAX /* the library's own stream, which no stream waits for */
 
-/* ---- Streams ---- */
-
-CUresult peer_follow(const struct peer *p, CUevent event, CUstream from, CUstream stream)
-{
-	CUresult e = p->cuda->cuEventRecord(event, from);
-	return e ? e : p->cuda->cuStreamWaitEvent(stream, event, 0);
-}
-
 /* ---- Checks ---- */
 
 static ncclsvc_result buffer_check(struct gpu *g, const struct op *op, const char *name,
@@ -163,20 +155,6 @@ static void note(const struct op *op)
 		__atomic_store_n(&p->control->reached, op->coll_seq, __ATOMIC_RELEASE);
 }
 
-CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t kernel_seq,
-			 unsigned blocks)
-{
-	CUstreamBatchMemOpParams ops[PEER_BLOCKS];
-	const CUdeviceptr completed = p->own.at + offsetof(struct peer_state, completed);
-	for (unsigned i = 0; i < blocks; i++)
-		ops[i] = (CUstreamBatchMemOpParams){
-			.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
-				      .address = completed + i * sizeof(uint32_t),
-				      .value = kernel_seq,
-				      .flags = CU_STREAM_WAIT_VALUE_GEQ}};
-	return p->cuda->cuStreamBatchMemOp(stream, blocks, ops, 0);
-}
-
 ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot)
 {
 	struct gpu *g = s->gpu;
@@ -202,19 +180,6 @@ static bool uses_side_stream(const struct op *ops, unsigned n)
 	for (unsigned i = 0; !side && i < n; i++)
 		side = ops[i].detached;
 	return side;
-}
-
-CUresult peer_streams_join(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
-			   const struct op *done)
-{
-	CUresult e = CUDA_SUCCESS;
-	for (unsigned i = 0; !e && !ops->beside_nccl && i < n; i++) {
-		if (done && ops[i].stream == done->stream)
-			continue;
-		e = peer_follow(p, p->input, ops[i].stream, stream);
-		done = &ops[i];
-	}
-	return e;
 }
 
 /* Makes all streams with operations in the kernel wait for it, except for detached operations. */
@@ -295,4 +260,57 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 	peer_hooks.break_off(p);
 	return cuda_error(p->cuda, e,
 			  "the operation's kernel was not launched, so its communicator ends");
+}
+
+/* ---- Capturing ---- */
+
+static CUresult capture(const struct op *ops, unsigned n, struct peer *p)
+{
+	const CUstream stream = ops->stream;
+	CUresult e = peer_streams_join(ops, n, p, stream, ops);
+	if (!e)
+		e = peer_graph_follow(p, stream);
+	if (!e)
+		e = peer_put(ops, n, p, stream, p->graphs);
+	if (!e)
+		e = peer_graph_note(ops, n, stream);
+	for (unsigned i = 1; !e && i < n; i++)
+		if (ops[i].stream != stream)
+			e = peer_follow(p, p->input, stream, ops[i].stream);
+	return e;
+}
+
+ncclsvc_result peer_capture(const struct op *ops, unsigned n)
+{
+	struct peer *p = ops->peer;
+	CUresult e = cuda_push(p->cuda, ops->push);
+	if (!e) {
+		pthread_mutex_lock(&p->turn);
+		e = capture(ops, n, p);
+		pthread_mutex_unlock(&p->turn);
+		cuda_pop(p->cuda, ops->push);
+	}
+	return e ? cuda_error(p->cuda, e, "the operation's kernel was not captured") : NCCLSVC_OK;
+}
+
+ncclsvc_result peer_capture_alone(const struct gpu *g, struct op *op)
+{
+	const struct svc_record *r = &op->record;
+	CUresult e = CUDA_SUCCESS;
+	if (svc_op_is_p2p(r->op) || (svc_op_reduces(r->op) && svc_redop_made(r->redop)))
+		return error_set(NCCLSVC_UNSUPPORTED,
+				 "%s: communicator %s has one rank, and there messages to oneself "
+				 "and premulsum cannot be captured into CUDA graphs",
+				 svc_op_name(r->op), op->comm->label);
+	if (op->task)
+		*op->task = 0;
+	if (!op->dst_bytes || op->src == op->dst)
+		return NCCLSVC_OK;
+	e = cuda_push(g->cuda, op->push);
+	if (!e) {
+		e = g->cuda->cuMemcpyDtoDAsync((uintptr_t)op->dst, (uintptr_t)op->src,
+					       op->dst_bytes, op->stream);
+		cuda_pop(g->cuda, op->push);
+	}
+	return e ? cuda_error(g->cuda, e, "the operation's copy was not captured") : NCCLSVC_OK;
 }

@@ -16,6 +16,21 @@
 
 _Static_assert(DEVICE_REGIONS <= PEER_SHARES, "each region has a slot");
 
+static void drop(struct gpu *g, struct peer *p, unsigned slot)
+{
+	if (!p || !p->shares || !p->shares[slot])
+		return;
+	p->shares[slot] = 0;
+	g->shared -= !--g->regions[slot].shares;
+}
+
+/* Nothing shares the region any more. Locked. */
+static void shares_drop(ncclsvc_session *s, const struct device_region *region)
+{
+	for (const ncclsvc_comm *c = s->comms; region->shares && c; c = c->next)
+		drop(s->gpu, c->peer, (unsigned)(region - s->gpu->regions));
+}
+
 /* The region's share, which is sent to the daemon at the first use. 0: none. */
 static uint64_t share_of(ncclsvc_session *s, struct peer *p, const ncclsvc_comm *comm,
 			 uint16_t entry)
@@ -35,6 +50,7 @@ static uint64_t share_of(ncclsvc_session *s, struct peer *p, const ncclsvc_comm 
 						  .number = p->nshares + 1};
 		if (s->gpu->shared >= SHARED_MOST || !call_forget(s, SVC_SHARE, &request))
 			return 0;
+		s->gpu->shares_drop = shares_drop;
 		s->gpu->shared += !region->shares++;
 		*number = ++p->nshares;
 	}
@@ -89,20 +105,6 @@ ncclsvc_result shares_prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 			ops[i].shares[k] = share_of(s, ops[i].comm->peer, ops[i].comm,
 						    ops[i].region_entries[k]);
 	return r;
-}
-
-static void drop(struct gpu *g, struct peer *p, unsigned slot)
-{
-	if (!p || !p->shares || !p->shares[slot])
-		return;
-	p->shares[slot] = 0;
-	g->shared -= !--g->regions[slot].shares;
-}
-
-void shares_drop(ncclsvc_session *s, const struct device_region *region)
-{
-	for (const ncclsvc_comm *c = s->comms; region->shares && c; c = c->next)
-		drop(s->gpu, c->peer, (unsigned)(region - s->gpu->regions));
 }
 
 void shares_end(struct gpu *g, struct peer *p)

@@ -16,8 +16,6 @@ struct peer;
  * yields. */
 ncclsvc_result shares_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
 			      bool *finished);
-/* Nothing shares the region any more. Locked. */
-void shares_drop(ncclsvc_session *s, const struct device_region *region);
 /* The epoch is over. Locked. */
 void shares_end(struct gpu *g, struct peer *p);
 

@@ -83,7 +83,9 @@ struct gpu {
 	struct device_region *regions; /* DEVICE_REGIONS */
 	uint16_t *sorted;	       /* by base, without regions that are gone */
 	unsigned nsorted;
-	unsigned shared;	      /* regions with shares */
+	unsigned shared; /* regions with shares */
+	/* Ends the region's shares (shares.c); set when there are any. */
+	void (*shares_drop)(ncclsvc_session *s, const struct device_region *r);
 	struct importer *importer;    /* NULL: none yet */
 	struct device_region *ranges; /* the ranges; not sorted, because they overlap */
 	struct peer_module *modules;  /* GPU_DEVICES; NULL: none yet */
@@ -105,13 +107,17 @@ ncclsvc_result checkpoint_look(ncclsvc_session *s, struct gpu *g, bool *restored
 ncclsvc_result checkpoint_prove(ncclsvc_session *s, struct gpu *g, unsigned n);
 void checkpoint_close(struct gpu *g); /* ends the checkpoint detection */
 
-/* stream.c: how the driver identifies a stream. stream_identify: UNSUPPORTED if it is being
- * captured. */
+/* stream.c: how the driver identifies a stream. stream_identify: UNSUPPORTED (stream_captured) if
+ * it is being captured. */
 ncclsvc_result stream_look(struct gpu *g, int device, CUstream handle, struct stream *st);
 ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struct stream *st);
+ncclsvc_result stream_captured(void); /* sets the error */
+/* Finds the page as the stream's GPU sees it; the GPU must be the communicator's. Locked. */
+ncclsvc_result stream_page(ncclsvc_session *s, struct gpu *g, const ncclsvc_comm *comm,
+			   const struct stream *st, CUdeviceptr *address);
 /* Finds the stream's timeline, or creates it. *yielded: find everything again. Locked. */
-ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
-			   bool *yielded);
+ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op,
+			   const struct stream *st, uint64_t since, bool *yielded);
 /* A timeline of the connection that no other stream takes over until it is given back (page.h).
  * Locked. */
 ncclsvc_result stream_timeline(ncclsvc_session *s, struct gpu *g, uint32_t *index);
@@ -146,18 +152,13 @@ void device_unpin(ncclsvc_session *s, uint64_t task); /* the task has ended */
 void device_entry_pin(ncclsvc_session *s, uint16_t entry);
 void device_entry_unpin(ncclsvc_session *s, uint16_t entry);
 
-/* device_range.c: a buffer that begins in the mapping `first` and does not end there. */
-struct buffer;
-ncclsvc_result range_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
-			    uint64_t since, struct device_region **found, bool *yielded);
-/* Drops the ranges that contain the mapping. */
-void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part);
-void range_unlink(struct gpu *g, const struct device_region *range);
 /* Whether a range that contains it, directly or in a part, is being made, so that it must not be
  * dropped. */
 bool ranges_hold(const struct gpu *g, const struct device_region *part);
+/* Drops the ranges that contain the mapping. */
+void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part);
 
-/* device_memory.c, for ranges: a buffer whose region is being found. */
+/* device_memory.c: a buffer whose region is being found. */
 struct buffer {
 	const struct op *op;
 	const char *name; /* the operation's name for it */
@@ -172,9 +173,11 @@ ncclsvc_result device_too_long(const struct buffer *b, const struct device_regio
 ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device_region *region,
 				unsigned opcode, const void *request, int fd);
 
-/* device_memory.c: finds an operation's buffers, or registers them. Like stream_find. */
+/* device_buffers.c: finds an operation's buffers, or registers them. Like stream_find. */
 ncclsvc_result device_buffers_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
 				   bool *yielded);
+ncclsvc_result device_buffers_find_all(ncclsvc_session *s, struct gpu *g, struct op *ops,
+				       unsigned n, uint64_t since, bool *yielded);
 
 /* lend.c: zeroed memory that the daemon has lent, mapped for the process's device. Not locked. */
 struct lent {
@@ -183,9 +186,6 @@ struct lent {
 	uint32_t region;
 	uint32_t generation; /* generation of the connection */
 };
-/* Whether this process can map that much memory of the daemon's device `number`. Also true if the
- * daemon lends none. */
-bool lent_can_map(ncclsvc_session *s, int32_t number, int device, size_t bytes);
 ncclsvc_result lent_map(ncclsvc_session *s, int32_t number, int device, size_t bytes,
 			struct lent *lent);
 /* The daemon forgets the region; the memory stays mapped. */

@@ -8,19 +8,13 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "captured_group.h"
 #include "core/comm.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "core/thread.h"
 #include "core/timeline.h"
-#include "peer.h"
 #include "proto/names.h"
 #include "state.h"
-
-#define CAPTURING                                                                                  \
-	"the stream is being captured into a CUDA graph, and planned operations and lists cannot " \
-	"be captured (see ncclsvc_all_reduce and the man page)"
 
 /* Limit per stream. The driver blocks a thread that puts more on a stream than its queue holds
  * (about a thousand entries), and what the stream waits for may need this session's lock. */
@@ -77,10 +71,18 @@ ncclsvc_result stream_look(struct gpu *g, int device, CUstream handle, struct st
 	return e ? cuda_error(g->cuda, e, "cannot use the stream") : NCCLSVC_OK;
 }
 
+ncclsvc_result stream_captured(void)
+{
+	return error_set(
+		NCCLSVC_UNSUPPORTED,
+		"the stream is being captured into a CUDA graph, and planned operations and "
+		"lists cannot be captured (see ncclsvc_all_reduce and the man page)");
+}
+
 ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struct stream *st)
 {
 	ncclsvc_result r = stream_look(g, device, handle, st);
-	return !r && st->captured ? error_set(NCCLSVC_UNSUPPORTED, CAPTURING) : r;
+	return !r && st->captured ? stream_captured() : r;
 }
 
 /* ---- Pairs ---- */
@@ -207,9 +209,8 @@ static bool stands_alone(const struct gpu *g, const struct stream *st)
 	return !e && flags & CU_STREAM_NON_BLOCKING;
 }
 
-/* Finds the page as the stream's GPU sees it; the GPU must be the communicator's. */
-static ncclsvc_result find_page(ncclsvc_session *s, struct gpu *g, const ncclsvc_comm *comm,
-				const struct stream *st, CUdeviceptr *address)
+ncclsvc_result stream_page(ncclsvc_session *s, struct gpu *g, const ncclsvc_comm *comm,
+			   const struct stream *st, CUdeviceptr *address)
 {
 	CUdevice device, due;
 	ncclsvc_result r = page_register(s, g, comm->device);
@@ -224,43 +225,20 @@ static ncclsvc_result find_page(ncclsvc_session *s, struct gpu *g, const ncclsvc
 	return r;
 }
 
-ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
-			   bool *yielded)
+ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op,
+			   const struct stream *st, uint64_t since, bool *yielded)
 {
-	struct stream st;
 	CUdeviceptr address;
 	uint32_t index;
 	const ncclsvc_comm *comm = op->comm;
-	ncclsvc_result r = stream_look(g, comm->device, op->stream, &st);
-	if (r)
-		return r;
-	op->push = st.push;
-	op->captured = st.captured;
-	op->stream_started = !st.captured && captured_groups_due(s, comm_captures(comm), g->clock);
-	if (op->stream_started && op->planned)
-		return error_set(
-			NCCLSVC_UNSUPPORTED,
-			"%s: communicator %s has NCCL operations in CUDA graphs: use another "
-			"communicator for plans while these graphs exist",
-			svc_op_name(op->record.op), comm->label);
-	if (op->captured && op->detached)
-		return peer_cannot_detach();
-	if (op->captured) /* drivers before 12.5 cannot tell its GPU during a capture */
-		return op->planned || op->record.flags & SVC_TASK_AGREE
-			       ? error_set(NCCLSVC_UNSUPPORTED, CAPTURING)
-			       : NCCLSVC_OK;
-	struct pair *p = op->stream_started ? NULL : pair_find(g, &st, op);
-	if (!p) {
-		r = find_page(s, g, comm, &st, &address);
-		if (r)
-			return r;
-	}
-	if (op->stream_started)
-		return captured_group_prepare(s, op);
+	struct pair *p = pair_find(g, st, op);
+	ncclsvc_result r;
 	if (!p) {
 		CUcontext unused;
+		r = stream_page(s, g, comm, st, &address);
 		/* It is queried again when the page goes. */
-		r = gpu_primary(g, comm->device, &unused);
+		if (!r)
+			r = gpu_primary(g, comm->device, &unused);
 		if (!r)
 			r = pair_room(s, g, since, &index, yielded);
 		if (r || *yielded)
@@ -269,12 +247,12 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 		*p = (struct pair){
 			.used = true,
 			.timeline = s->timelines[index],
-			.stream_id = st.id,
-			.context = st.context,
+			.stream_id = st->id,
+			.context = st->context,
 			.comm_key = comm->key,
 			.planned = op->planned,
 			.device = comm->device,
-			.alone = stands_alone(g, &st),
+			.alone = stands_alone(g, st),
 			.ready = address + index * sizeof(struct svc_timeline),
 		};
 	}
@@ -289,8 +267,8 @@ ncclsvc_result stream_find(ncclsvc_session *s, struct gpu *g, struct op *op, uin
 				 "the stream has %d pending tasks on %s: wait for one", PENDING_MAX,
 				 comm->label);
 	p->clock = g->clock;
-	p->stream = st.handle;
-	p->push = st.push;
+	p->stream = st->handle;
+	p->push = st->push;
 	p->touched = false;
 	p->wait_to = 0;
 	op->record.timeline = (uint32_t)(p - g->pairs);
@@ -325,7 +303,7 @@ void streams_forget(ncclsvc_session *s)
 	}
 }
 
-/* ---- The user's calls ---- */
+/* ---- The stream that a thread has set ---- */
 
 ncclsvc_result stream_choose(struct op *op, const struct thread_state *t)
 {
@@ -365,62 +343,6 @@ ncclsvc_result ncclsvc_stream_set(ncclsvc_session *s, CUstream stream, unsigned 
 	} else if (stream || flags) {
 		r = error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	}
-	session_unlock(s);
-	return r;
-}
-
-/* Locked. */
-static ncclsvc_result wait_on(ncclsvc_session *s, CUstream handle, ncclsvc_task task)
-{
-	struct gpu *g = s->gpu;
-	const struct slot *slot = &s->tasks.slots[task & (s->tasks.entries - 1)];
-	enum task_state state = task_look(s, task);
-	if (state == TASK_FORGOTTEN)
-		return NCCLSVC_OK;
-	if (!slot->entry) /* a kernel */
-		return state == TASK_ENDED ? NCCLSVC_OK : peer_stream_wait(s, handle, slot);
-	const ncclsvc_timeline *timeline = s->timelines[slot->timeline];
-	if (!slot->timeline || (timeline && !timeline->of_stream))
-		return error_argument(
-			"task %llu belongs to a host communicator: no stream can wait for it",
-			(unsigned long long)task);
-	if (state == TASK_ENDED || !timeline)
-		return NCCLSVC_OK;
-	if (timeline->last == SVC_TRIGGER_DEAD)
-		return captured_group_stream_wait(s, handle, slot);
-	const struct pair *p = &g->pairs[slot->timeline];
-	struct stream st;
-	CUdevice device;
-	CUdeviceptr page;
-	ncclsvc_result r = stream_identify(g, p->device, handle, &st);
-	if (!r)
-		r = page_address(g, &st, &device, &page);
-	if (r)
-		return r;
-	CUdeviceptr at = page + slot->timeline * sizeof(struct svc_timeline) +
-			 offsetof(struct svc_timeline, done);
-	CUresult e = cuda_push(g->cuda, st.push);
-	if (!e) {
-		e = g->cuda->cuStreamWaitValue64(handle, at, slot->timeline_value,
-						 CU_STREAM_WAIT_VALUE_GEQ);
-		cuda_pop(g->cuda, st.push);
-	}
-	return e ? cuda_error(g->cuda, e, "the stream cannot wait for the task") : NCCLSVC_OK;
-}
-
-ncclsvc_result ncclsvc_stream_wait(ncclsvc_session *s, CUstream stream, ncclsvc_task task)
-{
-	ncclsvc_result r;
-	if (!s)
-		return error_argument("ncclsvc_stream_wait: the session is NULL");
-	if (!task)
-		return NCCLSVC_OK;
-	session_lock(s);
-	if (task >= s->tasks.next)
-		r = error_set(NCCLSVC_NOT_FOUND, "task %llu was never submitted in this session",
-			      (unsigned long long)task);
-	else
-		r = wait_on(s, stream, task);
 	session_unlock(s);
 	return r;
 }

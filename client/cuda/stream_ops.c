@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a task puts on its streams. */
+ * What tasks put on their streams, and how streams wait for tasks. */
+#include "base/error.h"
 #include "base/ring.h"
+#include "captured_group.h"
 #include "core/comm.h"
 #include "core/op.h"
 #include "core/session.h"
 #include "core/timeline.h"
-#include "memop.h"
+#include "peer.h"
 #include "state.h"
 
 static CUdeviceptr done_of(const struct pair *p)
@@ -115,5 +117,63 @@ ncclsvc_result streams_enqueue(ncclsvc_session *s, const struct op *ops, unsigne
 		if (e)
 			r = not_enqueued(s, g, p, touched, ntouched, e);
 	}
+	return r;
+}
+
+/* ---- Waiting for a task ---- */
+
+/* Locked. */
+static ncclsvc_result wait_on(ncclsvc_session *s, CUstream handle, ncclsvc_task task)
+{
+	struct gpu *g = s->gpu;
+	const struct slot *slot = &s->tasks.slots[task & (s->tasks.entries - 1)];
+	enum task_state state = task_look(s, task);
+	if (state == TASK_FORGOTTEN)
+		return NCCLSVC_OK;
+	if (!slot->entry) /* a kernel */
+		return state == TASK_ENDED ? NCCLSVC_OK : peer_stream_wait(s, handle, slot);
+	const ncclsvc_timeline *timeline = s->timelines[slot->timeline];
+	if (!slot->timeline || (timeline && !timeline->of_stream))
+		return error_argument(
+			"task %llu belongs to a host communicator: no stream can wait for it",
+			(unsigned long long)task);
+	if (state == TASK_ENDED || !timeline)
+		return NCCLSVC_OK;
+	if (timeline->last == SVC_TRIGGER_DEAD)
+		return captured_group_stream_wait(s, handle, slot);
+	const struct pair *p = &g->pairs[slot->timeline];
+	struct stream st;
+	CUdevice device;
+	CUdeviceptr page;
+	ncclsvc_result r = stream_identify(g, p->device, handle, &st);
+	if (!r)
+		r = page_address(g, &st, &device, &page);
+	if (r)
+		return r;
+	CUdeviceptr at = page + slot->timeline * sizeof(struct svc_timeline) +
+			 offsetof(struct svc_timeline, done);
+	CUresult e = cuda_push(g->cuda, st.push);
+	if (!e) {
+		e = g->cuda->cuStreamWaitValue64(handle, at, slot->timeline_value,
+						 CU_STREAM_WAIT_VALUE_GEQ);
+		cuda_pop(g->cuda, st.push);
+	}
+	return e ? cuda_error(g->cuda, e, "the stream cannot wait for the task") : NCCLSVC_OK;
+}
+
+ncclsvc_result ncclsvc_stream_wait(ncclsvc_session *s, CUstream stream, ncclsvc_task task)
+{
+	ncclsvc_result r;
+	if (!s)
+		return error_argument("ncclsvc_stream_wait: the session is NULL");
+	if (!task)
+		return NCCLSVC_OK;
+	session_lock(s);
+	if (task >= s->tasks.next)
+		r = error_set(NCCLSVC_NOT_FOUND, "task %llu was never submitted in this session",
+			      (unsigned long long)task);
+	else
+		r = wait_on(s, stream, task);
+	session_unlock(s);
 	return r;
 }

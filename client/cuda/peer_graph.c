@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Kernels in CUDA graphs. The library does not see launches of a graph, so the GPU counts
- * (proto/abi/peer.h). An event that graphs and single kernels record and wait for keeps them in the
- * program's launch order: a graph waits for it before the communicator's first kernel, and records
- * it behind the last one. */
+ * A communicator's operations in CUDA graphs. The library does not see launches of a graph, so the
+ * GPU counts (proto/abi/peer.h). An event that graphs and single kernels record and wait for keeps
+ * them in the program's launch order: a graph waits for it before the communicator's first kernel,
+ * and records it behind the last one. */
 #include <stdlib.h>
 
 #include "base/error.h"
 #include "core/comm.h"
 #include "core/session.h"
 #include "peer_graph.h"
-#include "proto/names.h"
-#include "proto/operation.h"
 
 ncclsvc_result peer_cannot_detach(void)
 {
@@ -23,6 +21,41 @@ ncclsvc_result peer_cannot_capture(void)
 {
 	return error_set(NCCLSVC_UNSUPPORTED, "operations cannot be captured into CUDA graphs: the "
 					      "NVIDIA driver lacks the calls for it");
+}
+
+/* ---- Streams ---- */
+
+CUresult peer_follow(const struct peer *p, CUevent event, CUstream from, CUstream stream)
+{
+	CUresult e = p->cuda->cuEventRecord(event, from);
+	return e ? e : p->cuda->cuStreamWaitEvent(stream, event, 0);
+}
+
+CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t kernel_seq,
+			 unsigned blocks)
+{
+	CUstreamBatchMemOpParams ops[PEER_BLOCKS];
+	const CUdeviceptr completed = p->own.at + offsetof(struct peer_state, completed);
+	for (unsigned i = 0; i < blocks; i++)
+		ops[i] = (CUstreamBatchMemOpParams){
+			.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+				      .address = completed + i * sizeof(uint32_t),
+				      .value = kernel_seq,
+				      .flags = CU_STREAM_WAIT_VALUE_GEQ}};
+	return p->cuda->cuStreamBatchMemOp(stream, blocks, ops, 0);
+}
+
+CUresult peer_streams_join(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
+			   const struct op *done)
+{
+	CUresult e = CUDA_SUCCESS;
+	for (unsigned i = 0; !e && !ops->beside_nccl && i < n; i++) {
+		if (done && ops[i].stream == done->stream)
+			continue;
+		e = peer_follow(p, p->input, ops[i].stream, stream);
+		done = &ops[i];
+	}
+	return e;
 }
 
 /* ---- Existing graphs ---- */
@@ -65,18 +98,6 @@ bool peer_order_reached(const struct peer *p)
 bool peer_graphs_quiet(const struct peer *p)
 {
 	return !peer_graphs_live(p) || peer_order_reached(p);
-}
-
-void peer_graphs_end(const struct peer *p)
-{
-	const CUdeviceptr dead = p->own.at + offsetof(struct peer_state, dead);
-	if (cuda_push(p->cuda, p->context))
-		return;
-	const int mode = relaxed_begin(p->cuda);
-	if (!p->cuda->cuMemsetD32Async(dead, PEER_ABORTED, 1, p->asking))
-		p->cuda->cuStreamSynchronize(p->asking);
-	relaxed_end(p->cuda, mode);
-	cuda_pop(p->cuda, p->context);
 }
 
 unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm)
@@ -274,55 +295,4 @@ CUresult peer_graph_hold(const struct peer *p, CUstream stream, void *arg, void 
 	if (e)
 		cuda->cuUserObjectRelease(object, 1); /* this destroys it */
 	return e;
-}
-
-static CUresult capture(const struct op *ops, unsigned n, struct peer *p)
-{
-	const CUstream stream = ops->stream;
-	CUresult e = peer_streams_join(ops, n, p, stream, ops);
-	if (!e)
-		e = peer_graph_follow(p, stream);
-	if (!e)
-		e = peer_put(ops, n, p, stream, p->graphs);
-	if (!e)
-		e = peer_graph_note(ops, n, stream);
-	for (unsigned i = 1; !e && i < n; i++)
-		if (ops[i].stream != stream)
-			e = peer_follow(p, p->input, stream, ops[i].stream);
-	return e;
-}
-
-ncclsvc_result peer_capture_alone(const struct gpu *g, struct op *op)
-{
-	const struct svc_record *r = &op->record;
-	CUresult e = CUDA_SUCCESS;
-	if (svc_op_is_p2p(r->op) || (svc_op_reduces(r->op) && svc_redop_made(r->redop)))
-		return error_set(NCCLSVC_UNSUPPORTED,
-				 "%s: communicator %s has one rank, and there messages to oneself "
-				 "and premulsum cannot be captured into CUDA graphs",
-				 svc_op_name(r->op), op->comm->label);
-	if (op->task)
-		*op->task = 0;
-	if (!op->dst_bytes || op->src == op->dst)
-		return NCCLSVC_OK;
-	e = cuda_push(g->cuda, op->push);
-	if (!e) {
-		e = g->cuda->cuMemcpyDtoDAsync((uintptr_t)op->dst, (uintptr_t)op->src,
-					       op->dst_bytes, op->stream);
-		cuda_pop(g->cuda, op->push);
-	}
-	return e ? cuda_error(g->cuda, e, "the operation's copy was not captured") : NCCLSVC_OK;
-}
-
-ncclsvc_result peer_capture(const struct op *ops, unsigned n)
-{
-	struct peer *p = ops->peer;
-	CUresult e = cuda_push(p->cuda, ops->push);
-	if (!e) {
-		pthread_mutex_lock(&p->turn);
-		e = capture(ops, n, p);
-		pthread_mutex_unlock(&p->turn);
-		cuda_pop(p->cuda, ops->push);
-	}
-	return e ? cuda_error(p->cuda, e, "the operation's kernel was not captured") : NCCLSVC_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Buffers that span several mappings of cuMemCreate memory, like those of expandable segments. Each
- * mapping is a region of its own, registered at first use. The regions that a buffer spans form one
- * more region, a range, which the daemon maps without gaps. A range is dropped with the first of
- * its parts. */
+ * The regions that hold operations' buffers. Some buffers span several mappings of cuMemCreate
+ * memory, like those of expandable segments. Each mapping is a region of its own, registered at
+ * first use. The regions that a buffer spans form one more region, a range, which the daemon maps
+ * without gaps. A range is dropped with the first of its parts. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,44 +13,7 @@
 #include "proto/names.h"
 #include "state.h"
 
-void range_unlink(struct gpu *g, const struct device_region *range)
-{
-	struct device_region **at = &g->ranges;
-	while (*at != range)
-		at = &(*at)->next_range;
-	*at = range->next_range;
-}
-
-static bool has_part(const struct gpu *g, const struct device_region *range,
-		     const struct device_region *part)
-{
-	for (unsigned i = 0; i < range->nparts; i++)
-		if (&g->regions[range->parts[i]] == part)
-			return true;
-	return false;
-}
-
-void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part)
-{
-	struct device_region *range = g->ranges;
-	while (range) {
-		if (part->base - range->base < range->bytes && has_part(g, range, part)) {
-			device_region_drop(s, g, range); /* and the ranges it is part of */
-			range = g->ranges;
-		} else {
-			range = range->next_range;
-		}
-	}
-}
-
-bool ranges_hold(const struct gpu *g, const struct device_region *part)
-{
-	for (const struct device_region *range = g->ranges; range; range = range->next_range)
-		if (part->base - range->base < range->bytes && has_part(g, range, part) &&
-		    (range->busy || ranges_hold(g, range)))
-			return true;
-	return false;
-}
+/* ---- Ranges ---- */
 
 static bool is_device(const struct gpu *g, uint64_t at)
 {
@@ -142,8 +105,8 @@ static ncclsvc_result range_of(ncclsvc_session *s, struct gpu *g, const struct b
 	return NCCLSVC_OK;
 }
 
-ncclsvc_result range_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
-			    uint64_t since, struct device_region **found, bool *yielded)
+static ncclsvc_result range_locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+				   uint64_t since, struct device_region **found, bool *yielded)
 {
 	uint16_t parts[DEVICE_REGIONS];
 	unsigned n;
@@ -161,4 +124,99 @@ ncclsvc_result range_locate(ncclsvc_session *s, struct gpu *g, const struct buff
 		n = made;
 	}
 	return r || *yielded ? r : range_of(s, g, b, since, parts, n, false, found, yielded);
+}
+
+/* ---- Buffers of operations ---- */
+
+/* Finds the buffer's region. The caller's records may name it until something yields. */
+static ncclsvc_result locate(ncclsvc_session *s, struct gpu *g, const struct buffer *b,
+			     uint64_t since, struct device_region **found, bool *yielded)
+{
+	struct device_region *r = NULL;
+	ncclsvc_result result = device_locate(s, g, b, since, &r, yielded);
+	if (result || *yielded)
+		return result;
+	if (b->bytes > r->bytes - (b->at - r->base))
+		return r->mapping ? range_locate(s, g, b, since, found, yielded)
+				  : device_too_long(b, r);
+	if (!r->id)
+		return error_set(NCCLSVC_NOT_FOUND,
+				 "%s: %s at %#llx was lent by a daemon that is gone: free it and "
+				 "allocate it again",
+				 svc_op_name(b->op->record.op), b->name, (unsigned long long)b->at);
+	*found = r;
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result device_buffers_find(ncclsvc_session *s, struct gpu *g, struct op *op, uint64_t since,
+				   bool *yielded)
+{
+	struct buffer src = {op, "sendbuf", (uintptr_t)op->src, op->src_bytes};
+	struct buffer dst = {op, "recvbuf", (uintptr_t)op->dst, op->dst_bytes};
+	struct device_region *from = NULL, *to = NULL;
+	ncclsvc_result r = NCCLSVC_OK;
+	if (src.bytes)
+		r = locate(s, g, &src, since, &from, yielded);
+	if (r || *yielded)
+		return r;
+	/* This region is known to be alive; most operations are in place, or have both buffers in
+	 * one allocation. */
+	if (from && dst.bytes && dst.at - from->base < from->bytes &&
+	    dst.bytes <= from->bytes - (dst.at - from->base))
+		to = from;
+	else if (dst.bytes)
+		r = locate(s, g, &dst, since, &to, yielded);
+	if (r || *yielded)
+		return r;
+	op->region_entries[0] = from ? (uint16_t)(from - g->regions + 1) : 0;
+	op->region_entries[1] = to ? (uint16_t)(to - g->regions + 1) : 0;
+	op->record.src_region = from ? from->id : 0;
+	op->record.dst_region = to ? to->id : 0;
+	op->record.src_offset = from ? src.at - from->base : 0;
+	op->record.dst_offset = to ? dst.at - to->base : 0;
+	return NCCLSVC_OK;
+}
+
+ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const char *buffer)
+{
+	const struct cuda *cuda = s->gpu->cuda;
+	int type = 0;
+	unsigned managed = 0;
+	if (cuda->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+					(uintptr_t)buffer) ||
+	    type != CU_MEMORYTYPE_DEVICE ||
+	    (!cuda->cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+					  (uintptr_t)buffer) &&
+	     managed))
+		return NCCLSVC_OK;
+	return error_set(NCCLSVC_UNSUPPORTED,
+			 "%s: the buffer at %p is device memory, but communicator %s is a host "
+			 "communicator: join it with a device",
+			 svc_op_name(op->record.op), (const void *)buffer, op->comm->label);
+}
+
+/* Querying memory needs a current context: a thread that has none gets one meanwhile. */
+ncclsvc_result device_buffers_find_all(ncclsvc_session *s, struct gpu *g, struct op *ops,
+				       unsigned n, uint64_t since, bool *yielded)
+{
+	CUcontext now = NULL, own = NULL;
+	ncclsvc_result r = NCCLSVC_OK;
+	g->cuda->cuCtxGetCurrent(&now);
+	for (unsigned i = 0; !r && !*yielded && i < n; i++) {
+		if (ops[i].comm->device < 0)
+			continue;
+		if (!now && !own) {
+			r = gpu_primary(g, ops[i].comm->device, &own);
+			CUresult e = r ? CUDA_SUCCESS : g->cuda->cuCtxPushCurrent(own);
+			if (e) {
+				own = NULL;
+				r = cuda_error(g->cuda, e, "cannot use the GPU's context");
+			}
+		}
+		if (!r)
+			r = device_buffers_find(s, g, &ops[i], since, yielded);
+	}
+	if (own)
+		g->cuda->cuCtxPopCurrent(&own);
+	return r;
 }
