@@ -394,7 +394,7 @@ static int start(struct daemon *d)
 	uv_signal_start(&d->hangup, on_hangup, SIGHUP);
 	start_keepalive(d);
 	tell_status(d, "READY=1\n");
-	log_info("ready on %s: %d host ranks, %d scheduler threads",
+	log_info("ready on %s: %d host ranks, %d host threads",
 		 own ? d->path : "the inherited socket", d->config.ranks, d->config.host_threads);
 	return 0;
 }

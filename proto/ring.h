@@ -4,7 +4,8 @@
  *
  *   0                    struct svc_ring, one page
  *   SVC_TIMELINES_AT     struct svc_timeline [SVC_TIMELINES], page-aligned for host registration
- *   SVC_RECORDS_AT       struct svc_record [entries] svc_status_at(n)     ncclsvc_status [entries]
+ *   SVC_RECORDS_AT       struct svc_record [entries]
+ *   behind the records   ncclsvc_status [entries]
  *
  * Task n (n = 1, 2, ...) uses slot n % entries of both arrays.
  *

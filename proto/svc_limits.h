@@ -20,7 +20,7 @@
 #define SVC_TIMELINES	 64    /* per session; number 0 means none */
 
 #define SVC_RANKS_MAX		65536		     /* in one communicator */
-#define SVC_HOST_RANKS_MAX	4096		     /* in one communicator of the host scheduler */
+#define SVC_HOST_RANKS_MAX	4096		     /* in one communicator on host memory */
 #define SVC_USER_RING_BYTES	(UINT64_C(1) << 30)  /* session memory per user */
 #define SVC_USER_QUEUE_BYTES	(UINT64_C(64) << 20) /* unread replies per user */
 #define SVC_SESSION_QUEUE_BYTES (UINT32_C(1) << 20)  /* unread replies per session */

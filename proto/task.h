@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The meaning of a task record: the bytes it reads and writes, whether it is valid, and whether two
- * members' records agree. Pure functions, shared by both sides and by every scheduler. */
+ * members' records agree. Pure functions, shared by the library and the daemon. */
 #ifndef PROTO_TASK_H
 #define PROTO_TASK_H
 

@@ -9,27 +9,27 @@
  * different order than requests. Events are unsolicited, with serial 0.
  *
  * Versions. A build speaks all versions from SVC_PROTOCOL_MIN to SVC_PROTOCOL_MAX (svc_limits.h).
- * HELLO selects the highest version that both sides speak; struct client of the daemon and struct
- * link of the client library store it, and the session memory shows it (struct svc_ring). The
+ * HELLO selects the highest version that both sides speak; struct session of the daemon and struct
+ * connection of the library store it, and the session memory shows it (struct svc_ring). The
  * tables in wire.c, read by svc_shape_of and svc_event_of, describe each version's messages. The
  * structs here are those of the newest version. A struct grows only at its end, and zero in a new
  * field means the behaviour before the field existed: a sender cuts the struct to the length in the
  * session's version, and a receiver fills in missing bytes with zeros. So the code that handles a
  * message never checks the version. HELLO, struct svc_error and struct svc_event_bye are the same
- * in all versions, since they are read before a version is selected; what HELLO cannot say is in
- * IDENTIFY.
+ * in all versions, since they are read before a version is selected; IDENTIFY has what HELLO
+ * lacks.
  *
  * How to add a version:
  * 1. Raise SVC_PROTOCOL_MAX.
  * 2. A new message: its opcode here, its structs in wire_*.h, a row with `since` in wire.c, a case
- * in request_handle (daemon/server/request.c). A client that sends it to an older daemon gets
- * UNSUPPORTED from call_begin, and sends nothing. A longer message: the field, and in wire.c the
- * new row, whose `before` points to the former one. A longer record or status: svc_ring_size,
- * svc_record_slot and svc_status_slot in ring.h are the only ones that know where these lie; they
- * then need the session's version.
+ *    in request_handle (daemon/server/request.c). If the daemon is older, call_begin fails with
+ *    UNSUPPORTED, and the client sends nothing. A longer message: the field, and in wire.c the new
+ *    row, whose `before` points to the previous one. A longer record or status: only svc_ring_size,
+ *    svc_record_slot and svc_status_slot in ring.h depend on where these are; they then need the
+ *    session's version.
  * 3. ncclsvc-protocol(7): the table of opcodes, the message, HISTORY. CHANGELOG.md.
  * 4. tests/unit/test_proto_wire.c: a table of the new version's lengths; those of older versions
- *    never change. tests/integration/test_versions.c: what differs, with the real daemon.
+ *    never change. tests/integration/test_versions.c: the differences, with the real daemon.
  *    tests/fuzz/make_corpus.py: a seed of the new message. tests/python/ncclsvc_client.py stays a
  *    client of version 1.
  */

@@ -2,8 +2,8 @@
  * A collective on the trainer's stream: each rank's kernel writes its data into the staging memory
  * of the ranks that need it, and reads what the others have written into its own. The LL lines
  * (proto/abi/peer_staging.h) carry coll_launch_seq, so no other synchronization is needed.
- * The kernel also works with blocks of one thread: the CPU reference runs it so, with one thread as
- * mover and monitor (work.h). */
+ * The kernel also works with blocks of one thread: in the CPU reference, that thread is both mover
+ * and monitor (work.h). */
 #include "monitor.h"
 #include "values.h"
 

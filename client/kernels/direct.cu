@@ -8,7 +8,7 @@
 
 #include "proto/abi/peer.h"
 
-/* What a rank does for a block. */
+/* A rank's work for a block. */
 struct plan {
 	bool direct; /* all buffers are mapped */
 	/* Otherwise, the number of chunks of each segment, or of the whole; and of a thread's

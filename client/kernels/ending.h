@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a block's monitor (monitor.h) writes at the end: for later kernels, for streams, and into
- * the control block. */
+ * The last writes of a block's monitor (monitor.h): for later kernels, for streams, and into the
+ * control block. */
 #ifndef KERNELS_ENDING_H
 #define KERNELS_ENDING_H
 

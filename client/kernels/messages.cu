@@ -272,7 +272,7 @@ DEVICE void window_receive(struct work *w, const struct ring *r, const struct sl
 
 /* Called by a block that was stopped while its ticket is out. Its rank's stream continues next, so
  * the sender may not write into the rank's buffer afterwards. A sender whose header has not arrived
- * finds no ticket any more; any other sends its second line when it has written, or will not. */
+ * no longer finds the ticket; any other sends its second line once it has written, or given up. */
 DEVICE void ticket_withdraw(const struct ring *r, const struct slice *s)
 {
 	const uint64_t began = clock_ns();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the monitors (work.h) of all kernels do: read launch_seq, exchange headers, finish. */
+ * The monitors' work (work.h) in all kernels: reading launch_seq, exchanging headers, finishing. */
 #ifndef KERNELS_MONITOR_H
 #define KERNELS_MONITOR_H
 

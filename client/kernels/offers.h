@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The handshake of a large collective's blocks: each offers its peers where its rank's buffers are,
- * and tells them which shares the rank has mapped (proto/abi/peer_staging.h). A block talks only to
- * the same block of each other rank, so all ranks decide alike for a block, and different blocks
- * may decide differently. */
+ * and tells them which shares the rank has mapped (proto/abi/peer_staging.h). A block communicates
+ * only with the same block of each other rank, so all ranks decide alike for a block, and different
+ * blocks may decide differently. */
 #ifndef KERNELS_OFFERS_H
 #define KERNELS_OFFERS_H
 

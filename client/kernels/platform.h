@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What differs between a GPU and the CPU reference of the kernels, in which one thread does a
- * block's work. */
+ * The differences between a GPU and the kernels' CPU reference, where one thread does a block's
+ * work. */
 #ifndef KERNELS_PLATFORM_H
 #define KERNELS_PLATFORM_H
 

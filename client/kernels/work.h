@@ -57,7 +57,7 @@ DEVICE bool posts(const struct work *w)
 
 /* ---- Roles ---- */
 
-#define MONITOR_LANE (WARP - 1) /* the monitor's thread that speaks for the block */
+#define MONITOR_LANE (WARP - 1) /* the monitor's thread that acts for the block */
 
 DEVICE uint32_t movers(void)
 {

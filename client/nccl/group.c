@@ -4,7 +4,7 @@
 
 #include "group.h"
 
-/* What a thread's open group keeps. On the heap, like struct thread_errors. */
+/* A thread's open group. On the heap, like struct thread_errors. */
 struct group {
 	struct operation *operations;
 	unsigned noperations, room;

@@ -91,7 +91,7 @@ ncclsvc_result plan_running(const ncclsvc_plan *p, const char *function);
 bool plan_stale(const ncclsvc_plan *p);
 /* Marks all of this iteration as not submitted. Locked. */
 void plan_begin_iteration(ncclsvc_plan *p);
-/* build.c: computes what plan_end adds. Not locked. */
+/* build.c: computes the fields that plan_end adds. Not locked. */
 ncclsvc_result plan_complete(ncclsvc_plan *p);
 void plan_free(ncclsvc_plan *p);
 /* commit.c. Locked; yields. */

@@ -2,7 +2,8 @@
  * The requests of one task group form a batch; so does a single request. First everything that
  * goes ahead of their data is submitted together, then the data. Batches are processed in order:
  * the next one begins when the data of the previous one has been submitted. So ranks that begin
- * their lists in matching orders also submit them so, whichever they wait for first. */
+ * their lists in matching orders also submit them in matching orders, whichever list they wait for
+ * first. */
 #ifndef CLIENT_BATCH_H
 #define CLIENT_BATCH_H
 
@@ -36,7 +37,7 @@ bool batch_go_on(struct batch *b);
 bool batch_submit_data(struct batch *b);
 /* All requests have taken their turns. Frees the batch. */
 void batch_close(struct batch *b);
-/* Nobody waits for its turns: all requests fail with the last error. */
+/* Ends a batch whose turns no peer waits for: all requests fail with the last error. */
 void batch_give_up(struct batch *b, ncclsvc_result result);
 /* Whether its epochs continue, with the error set if not. */
 ncclsvc_result batch_check(const struct batch *b);

@@ -49,7 +49,7 @@ static bool go_on(struct batch *b)
 	ncclsvc_result turn = b->begun ? NCCLSVC_OK : list_slot_turn(&b->first->slot);
 	if (turn == NCCLSVC_IN_PROGRESS)
 		return false;
-	if (turn) { /* the plan is over for these requests: nobody waits for their slots */
+	if (turn) { /* the plan is over for these requests: no peer waits for their slots */
 		batch_give_up(b, turn);
 		return true;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lists whose turns are slots of a plan. */
+ * Lists that take their turns in slots of a plan. */
 #ifndef CLIENT_PLANNED_H
 #define CLIENT_PLANNED_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the files of list operations share. Bottom up:
+ * Shared by the files of list operations. Bottom up:
  *
  *   layout.c, partition.c   pure arithmetic
  *   list.c                  a caller's list, checked and copied
@@ -9,7 +9,7 @@
  *   buffer.c, copy.c        buffers, and copies to and from them
  *   request.c               an operation under way
  *   batch.c                 requests that are submitted together; planned.c: those of a plan
- *   queue.c                 whose turn it is
+ *   queue.c                 the order of batches
  *   wait.c                  waiting for requests
  *   point_to_point.c, collective.c, plan.c   the operations
  *   context.c               lists on a communicator

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What each rank believes the world to be. The ranks compare this before any group is joined. */
+ * Each rank's view of the world. The ranks compare these before any group is joined. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -18,9 +18,9 @@ struct ncclsvc_world {
 	ncclsvc_comm *comms[NCCLSVC_GROUP_TYPES];
 };
 
-/* proposals.c: all ranks exchange, on the host's communicator, what they believe the world to be,
- * and the id from which its groups' are derived: a survivor's, if there is one. A MISMATCH is
- * returned on all ranks. */
+/* proposals.c: all ranks exchange, on the host's communicator, their views of the world and the
+ * id from which its groups' ids are derived: a survivor's, if there is one. A MISMATCH is returned
+ * on all ranks. */
 ncclsvc_result proposals_compare(ncclsvc_world *w, int timeout_ms);
 
 #endif

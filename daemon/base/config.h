@@ -19,7 +19,7 @@ enum config_access { CONFIG_ACCESS_OWNER, CONFIG_ACCESS_GROUP, CONFIG_ACCESS_ANY
  */
 enum config_bootstrap { CONFIG_BOOTSTRAP_AUTO, CONFIG_BOOTSTRAP_NONE, CONFIG_BOOTSTRAP_MPI };
 
-/* The transport for device memory. MPI: the host scheduler, with the data staged through pinned
+/* The transport for device memory. MPI: the host transport, with the data staged through pinned
  * memory. */
 enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_NCCL, CONFIG_TRANSPORT_MPI };
 

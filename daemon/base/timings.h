@@ -62,7 +62,7 @@
 #define UNEXPECTED_KEPT_NS	 UINT64_C(60000000000)
 /* For a communicator whose members' kernels communicate directly, the supervisor inspects the
  * control blocks and writes its heartbeat at this interval; at QUIET if no member has launched a
- * kernel or waited for that long. A kernel that waits in vain at so many looks ends the epoch:
+ * kernel or waited for that long. A kernel that waits in vain at PEER_LOOKS looks ends the epoch:
  * within 100 ms, of which the GPUs and the scheduler had 50 ms to make progress. */
 #define PEER_LOOK_AGAIN_NS	 UINT64_C(25000000)
 #define PEER_LOOKS		 3

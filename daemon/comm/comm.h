@@ -4,13 +4,13 @@
  * free rank must JOIN again, and count their tasks from 0. The scheduler knows one epoch at a time.
  *
  * The files, bottom up; each uses only those before it:
- *   what a communicator and its state are: epoch.c, find.c, consequences.c, state.c, handles.c
+ *   communicators and their state: epoch.c, find.c, consequences.c, state.c, handles.c
  *   messages to other nodes, and those that arrive too early: unexpected.c, remote.c
  *   the record of failures: report.c
- *   how SPLITs, plans, communicators and epochs end: requests.c, comm.c, end.c
- *   GPUs; how JOINs fail, and how an epoch starts: gpu.c, refuse.c, start.c
+ *   the end of SPLITs, plans, communicators and epochs: requests.c, comm.c, end.c
+ *   GPUs; failed JOINs, and the start of an epoch: gpu.c, refuse.c, start.c
  *   members' requests: join.c, split.c, plan.c, leave.c, redop.c, world.c
- *   what other nodes say: nodes/
+ *   messages from other nodes: nodes/
  *   deadlines: expire.c
  */
 #ifndef DAEMON_COMM_H

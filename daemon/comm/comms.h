@@ -16,12 +16,12 @@
 #include "sched/api/scheduler.h"
 #include "session/sessions.h"
 
-/* What the lower files of this folder start in nodes/; remote_start registers it. */
+/* Callbacks from this folder's lower files into nodes/; remote_start registers them. */
 struct comm_hooks {
-	/* remote.c: a message of this node to itself is to be handled. */
+	/* remote.c: handles a message from this node to itself. */
 	void (*own_message)(struct comms *s, uint32_t from, enum control_kind kind,
 			    const void *body, size_t size);
-	/* unexpected.c: the epoch or plan that a kept message is about has begun. */
+	/* unexpected.c: the epoch or plan of a kept message has begun. */
 	void (*begun)(struct comms *s, uint32_t from, enum control_kind kind, const void *body);
 	/* state.c: a defect of the daemon, so the epoch must end. */
 	void (*not_in_table)(struct communicator *m, ncclsvc_epoch_cause cause);

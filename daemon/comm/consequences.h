@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What follows from a failure: processes that were told of it end, and with them the epochs of
- * other communicators. That is recorded with the failure, and is no failure of its own. */
+ * The consequences of a failure: processes that learned of it end, and with them the epochs of
+ * other communicators. They are recorded with the failure, not as failures of their own. */
 #ifndef COMM_CONSEQUENCES_H
 #define COMM_CONSEQUENCES_H
 

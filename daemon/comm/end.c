@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An epoch ends: because of a member, its GPU or a node, on this node and as another node says. */
+ * The end of an epoch because of a member, its GPU or a node, here or as another node reports. */
 #include "comm.h"
 #include "comms.h"
 #include "gpu/gpu.h"
@@ -72,7 +72,7 @@ static void name_worker(const struct communicator *m, ncclsvc_status *why)
 	why->pid_b = g->info.pid;
 }
 
-/* first: the failure from which this follows, as another node says; NULL: none. */
+/* first: the failure behind this one, as another node reports it; NULL: none. */
 static void break_after(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,
 			int32_t node, const ncclsvc_status *first)
 {

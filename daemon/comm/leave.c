@@ -97,8 +97,7 @@ void comm_join_cancel(struct session *c, uint32_t serial, uint32_t join)
 
 bool comm_session_gone(struct comms *s, struct session *c, uint64_t until_ns)
 {
-	/* A SPLIT that ends meanwhile gives the session a part, at a place that was passed already.
-	 */
+	/* A SPLIT that ends meanwhile may add a membership in an entry already visited. */
 	for (; c->comms; c->leaving_at++) {
 		if (c->leaving_at >= c->nmemberships)
 			c->leaving_at = 0;
@@ -127,7 +126,7 @@ bool comm_session_gone(struct comms *s, struct session *c, uint64_t until_ns)
 		report_ended(m, c);
 		if (was == NCCLSVC_MEMBER_BROKEN)
 			report_ended_later(m, rank);
-		/* An epoch that still runs is not what the session had a part in. */
+		/* If an epoch still runs, the session was no member of it. */
 		comm_event(m,
 			   epoch_runs(&m->life) ? NCCLSVC_CAUSE_LEFT : NCCLSVC_CAUSE_MEMBER_DIED);
 		if (starts)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What fails on a communicator: it is recorded (failures/), and the log line is that record in
+ * Failures on a communicator: each is recorded (failures/), and the log line is that record in
  * words. Ranks that end soon after a failure, and other communicators' epochs that end with them,
  * are recorded as its consequences, and logged together. A user whose communicators fail all the
  * time gets a few lines, so that those of others are seen. */

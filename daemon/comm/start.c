@@ -74,7 +74,7 @@ static int32_t fill_members(struct comms *s, struct communicator *m, struct epoc
 			.node = s->coord.me,
 		};
 		member->state = NCCLSVC_MEMBER_JOINED;
-		member->session->failure = 0; /* it goes on */
+		member->session->failure = 0; /* the process continues after it */
 		comm_join_deadline(s, member, 0);
 		member->overdue = false;
 		m->joining--;
@@ -182,7 +182,7 @@ void comm_try_start(struct comms *s, struct communicator *m)
 		start_epoch(s, m);
 }
 
-/* ---- What an epoch waited for ---- */
+/* ---- Conditions for an epoch's start ---- */
 
 void comm_nccl_ready(struct communicator *m, int result, const char *why)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a communicator's state says, and the events that change it, by the table of epoch.h. */
+ * A communicator's state, and the events that change it, by the table of epoch.h. */
 #include <utlist.h>
 
 #include "base/clock.h"

@@ -84,9 +84,9 @@ struct control_break {
 	uint32_t epoch;
 	int32_t result, rank, pid;
 	int32_t node;	      /* that is gone, or does not answer; -1: none */
-	uint32_t renewed;     /* somebody joins beside one that has left */
+	uint32_t renewed;     /* a process joins while another member has left */
 	struct ending ending; /* the rank's */
-	/* From which that follows; result 0: it does not. With MISMATCH: what differs. */
+	/* The failure behind this one; result 0: none. With MISMATCH: the difference. */
 	ncclsvc_status first;
 };
 

@@ -406,7 +406,7 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 	}
 	const bool spoke = number == WAITS_NO_MORE;
 	struct operation *o = spoke ? sequencer_find(q, internode_id, key) : NULL;
-	/* What it had requested was launched, or has failed, and it is about to hear of it. */
+	/* Its request was launched or has failed, and that message is on its way to it. */
 	if (place == n || (spoke ? !o : number && !find_request(q, node, number)))
 		return;
 	if (!o)

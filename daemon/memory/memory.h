@@ -116,6 +116,8 @@ uint32_t gpu_region_parts(const struct mapping *m);
 /* Returns the nth of these, in address order. NULL: there is none, or its region is gone. */
 const struct mapping *gpu_region_part(const struct session *c, const struct mapping *m, uint32_t n);
 
+/* ---- gpu.c ---- */
+
 struct region_call *gpu_region_call(struct memory *s, struct session *c, unsigned opcode,
 				    uint32_t serial, uint32_t region);
 /* Returns the GPU's worker, or NULL after sending an error. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The host scheduler's inner loops. All pointers may be unaligned; a destination may be identical
+ * The host transport's inner loops. All pointers may be unaligned; a destination may be identical
  * to a source (in place), but must not overlap one otherwise. */
 #ifndef REDUCE_REDUCE_H
 #define REDUCE_REDUCE_H

@@ -37,7 +37,7 @@ const struct config_key config_keys[] = {
 	{"ranks", CONFIG_INT, false, AT(ranks), 1, SVC_HOST_RANKS_MAX, 4, NO_AUTO, NULL,
 	 "host ranks of the world communicator"},
 	{"host_threads", CONFIG_INT, false, AT(host_threads), 1, 64, 0, 0, NULL,
-	 "threads of the host scheduler; auto: the CPUs that it may run on, at most 4"},
+	 "threads that move and reduce data; auto: one per usable CPU, at most 4"},
 	{"spin_us", CONFIG_INT, false, AT(spin_us), 0, 1000000, -1, -1, NULL,
 	 "microseconds the scheduler and workers poll before they sleep; auto: adapts to recent "
 	 "waits"},
@@ -84,7 +84,7 @@ const struct config_key config_keys[] = {
 	 "found, else the daemon's own"},
 	{"transport", CONFIG_ENUM, false, AT(transport), 0, 0, CONFIG_TRANSPORT_AUTO, NO_AUTO,
 	 transports,
-	 "what carries device memory: NCCL, or (mpi) the host scheduler, and MPI between nodes, "
+	 "what carries device memory: NCCL, or (mpi) the host transport, and MPI between nodes, "
 	 "through "
 	 "pinned host memory; auto: NCCL if it can be used"},
 	{"staging_bytes", CONFIG_BYTES, false, AT(staging_bytes), 2 * STAGING_SLOT_BYTES,

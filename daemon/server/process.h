@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What /proc says of a session's process, for those who ask from another node. */
+ * A session's process as /proc shows it, for clients on other nodes. */
 #ifndef SERVER_PROCESS_H
 #define SERVER_PROCESS_H
 

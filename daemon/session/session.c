@@ -450,7 +450,7 @@ static void log_end(const struct session *c, const char *text)
 		log_debug("session %u (%s, pid %d) has ended", c->id, c->name, c->pid);
 }
 
-/* Descriptors from a message, which were charged. */
+/* Closes a message's descriptors, which were charged to the account. */
 static void drop_fds(struct session *c, const int *fds, unsigned nfds)
 {
 	account_close(c->account, fds, nfds);

@@ -181,7 +181,7 @@ static void run(struct worker *w)
 				break;
 			}
 			works = watch(w, now);
-			now = clock_now(); /* time in the driver is no lost core */
+			now = clock_now(); /* time in the driver is no sign of a lost core */
 			if (!launched)
 				sched_yield(); /* the thread it waits for may need this core */
 		}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A fake daemon at the other end of a client's socket, with faults on request: what no correct
- * daemon does, or only rarely, and the library must withstand. It also speaks the version after the
- * library's. It runs no tasks; the test ends them. */
+ * A fake daemon at the other end of a client's socket, with faults on request that the library must
+ * withstand, although a correct daemon shows them rarely or never. It also speaks the version after
+ * the library's. It runs no tasks; the test ends them. */
 #ifndef TESTS_CLIENT_PEER_H
 #define TESTS_CLIENT_PEER_H
 
@@ -115,7 +115,7 @@ void peer_hang_up(struct peer *p);
 /* Waits until everything sent so far has been handled. */
 void peer_sync(ncclsvc_session *s);
 
-/* What every test needs: a peer, an open session with it, its world, a task. */
+/* Every test's fixture: a peer, an open session with it, its world, a task. */
 extern struct peer peer;
 int setup(void **state);
 int teardown(void **state);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What members say about agreement words of theirs, after a failure, so that the others' errors can
- * tell what differs. The texts are the members' own business: nothing here reads them. */
+ * After a failure, members describe their agreement words, so that the others' errors can say what
+ * differs. The daemon passes the texts on without reading them. */
 #include "describe.h"
 
 #include <stdlib.h>

@@ -84,7 +84,7 @@ void comm_left_elsewhere(struct communicator *m, int32_t rank)
 	comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 }
 
-/* The scheduler knew before the message arrived. */
+/* The scheduler reports it ahead of the other node's message. */
 void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank)
 {
 	struct communicator *m = s->comm_by_slot[slot];
@@ -108,7 +108,6 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 	begin_without(m, node);
 }
 
-/* The scheduler finds that the nodes cannot continue together. */
 void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st)
 {
 	struct communicator *m = s->comm_by_slot[slot];
@@ -127,6 +126,7 @@ void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *s
 	remote_break_with(m, st, rank, -1);
 }
 
+/* The scheduler finds that the nodes cannot continue together. */
 void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result, int32_t node)
 {
 	struct communicator *m = s->comm_by_slot[slot];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * NCCL communicators across nodes: what the pool (coord/nccl_pool.c) answers. */
+ * NCCL communicators across nodes: answers of the pool (coord/nccl_pool.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

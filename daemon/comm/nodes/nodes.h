@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What other nodes, or this node's scheduler, say about communicators, and what follows. */
+ * Handles reports about communicators from other nodes and from this node's scheduler. */
 #ifndef COMM_NODES_H
 #define COMM_NODES_H
 
@@ -18,7 +18,7 @@ void remote_start(struct comms *s);
 /* A message arrived. */
 void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
 		   size_t size);
-/* A message to the members on this node: what is left of remote_handle. */
+/* Handles a message to the members on this node, for remote_handle. */
 void remote_deliver(struct comms *s, uint32_t from, enum control_kind kind, const void *body);
 void remote_node_lost(struct comms *s, uint32_t node);
 
@@ -27,13 +27,13 @@ void remote_node_lost(struct comms *s, uint32_t node);
 void comm_gathered(struct communicator *m, const struct control_start *start);
 void comm_left_elsewhere(struct communicator *m, int32_t rank);
 void comm_node_lost(struct communicator *m, uint32_t node);
-/* The scheduler knew of a member that left before the message arrived. */
+/* The scheduler reports that a member left, ahead of the other node's message. */
 void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank);
 void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result,
 			   int32_t node);
 /* A stream-triggered operation failed with this status, which ends the epoch. */
 void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st);
-/* The table of transitions lacks this cause, which ends the epoch, or the JOINs. */
+/* The table of transitions lacks this cause: ends the epoch, or fails the JOINs. */
 void comm_not_in_table(struct communicator *m, ncclsvc_epoch_cause cause);
 
 /* ---- nccl.c: NCCL communicators across nodes ---- */

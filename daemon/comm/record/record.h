@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the flight recorder (recorder/recorder.h) is told of an epoch's members. */
+ * Reports an epoch's members to the flight recorder (recorder/recorder.h). */
 #ifndef COMM_RECORD_H
 #define COMM_RECORD_H
 

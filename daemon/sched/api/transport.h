@@ -132,7 +132,7 @@ struct transport {
 	/* Aborts transfers between nodes: the operation of that key with all its parts, or
 	 * everything (NULL). */
 	void (*break_off)(struct scheduler *sched, struct comm *c, const struct operation_key *key);
-	/* That node is lost: transfers to or from it never end. */
+	/* The node is lost: transfers to or from it never end. */
 	void (*node_lost)(struct scheduler *sched, struct comm *c, uint32_t node_index);
 };
 

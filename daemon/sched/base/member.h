@@ -127,7 +127,7 @@ struct comm {
 	uint64_t told_by;  /* ... this many commands have run */
 	bool released;	   /* its streams no longer wait for GPUs */
 	uint64_t moved_ns; /* on GPUs: when one of its tasks, or the epoch, last ended */
-	uint64_t held;	   /* the round of set_launch in which its tasks must wait */
+	uint64_t held;	   /* the round of launch_sets in which its tasks must wait */
 	uint32_t comm_slot;
 	struct comm *prev_launched, *next_launched;
 	uint64_t uid;

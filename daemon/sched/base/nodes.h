@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the scheduler asks of communicators whose members are on several nodes. internode/ lies
- * above these files, and implements the table (internode/internode_comm.h). The functions below do
- * nothing, and return false or 0, if all members are on this node. */
+ * Operations on communicators whose members are on several nodes. internode/ lies above these
+ * files, and implements the table (internode/internode_comm.h). If all members are on this node,
+ * the functions below do nothing, and return false or 0. */
 #ifndef SCHED_NODES_H
 #define SCHED_NODES_H
 
@@ -26,8 +26,8 @@ struct nodes_ops {
 	void (*look)(struct scheduler *sched, struct comm *c);
 	/* Has this node voted on the current collective while other votes are missing? */
 	bool (*voted)(struct comm *c);
-	/* When this node heard first that another one is ready for the current collective; 0: it
-	 * has not. */
+	/* When the first report arrived that another node is ready for the current collective; 0:
+	 * none has. */
 	uint64_t (*first_ns)(struct comm *c);
 	/* Are all other nodes known to be ready for the current collective? On GPUs, that is not
 	 * known. */
@@ -44,7 +44,7 @@ struct nodes_ops {
 	/* A local member has left; operations that wait for it fail. */
 	void (*member_left)(struct scheduler *sched, struct comm *c, int32_t rank,
 			    const ncclsvc_status *st);
-	/* Tasks of the match are not launched; without it, nor is the rest of its request. */
+	/* The match will not be launched, so its request is void. */
 	void (*drop_request)(struct scheduler *sched, const struct set_match *m);
 
 	/* ---- Plans ---- */

@@ -6,12 +6,13 @@
  *               tasks.c: memory of tasks; task_state.c: their turns and what inspection shows;
  *               pending.c: for the supervisor; timeline.c: the words that streams wait for;
  *               supervisor.c: queues to and from the supervisor; nodes.h: other nodes
- *   queue/      order.c: whose turn it is on a communicator; match.c: which tasks match;
+ *   queue/      order.c: turns on a communicator; match.c: which tasks match;
  *               set.c: tasks launched as one; plan.c: tasks held until their group is whole;
- * trigger.c: tasks started by a stream; release.h: how tasks end; complete.c: reports to clients
+ *               trigger.c: tasks started by a stream; release.h: how tasks end;
+ *               complete.c: reports to clients
  *   internode/  communicators on several nodes: internode_comm.h; launch.c: sets are launched
  *   ./          loop.c: the thread, its rounds and its sleep; ingest.c: records -> tasks;
- *               commands.c: what the supervisor asks; scheduler.c: start and stop
+ *               commands.c: the supervisor's commands; scheduler.c: start and stop
  */
 #ifndef SCHED_STATE_H
 #define SCHED_STATE_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How tasks end, as their clients are told. */
+ * The statuses that clients get for their tasks. */
 #ifndef SCHED_STATUS_H
 #define SCHED_STATUS_H
 

@@ -22,7 +22,7 @@ static inline void member_update_blocked(struct member *m)
 	m->comm->blocked += blocked ? 1 : -1;
 }
 
-/* Its queue may advance; order_run_ready visits it. */
+/* Its queue may advance; order_move_ready visits it. */
 void member_make_ready(struct scheduler *sched, struct member *m);
 /* t is posted, or has ended; the next task to post of its member is behind it. */
 static inline void task_skip_unposted(struct task *t)

@@ -81,7 +81,8 @@ enum succession_step {
 	SUCCESSION_GOES_ON,    /* from the successor: all nodes have reported, and it continues */
 };
 
-/* Between schedulers, through MPI. They run the same program on the same kind of machine. */
+/* Of messages between schedulers, through MPI. All nodes run the same program on the same kind of
+ * machine. */
 struct internode_header {
 	uint32_t magic;
 	uint16_t kind;
@@ -146,7 +147,7 @@ struct flight {
 	void (*over)(struct scheduler *sched, struct flight *f, size_t bytes, bool failed);
 };
 
-/* That MPI sends, or that this node has sent to itself. */
+/* A message that MPI sends, or that this node has sent to itself. */
 struct internode_message {
 	struct flight flight; /* must come first */
 	struct internode_message *prev, *next;

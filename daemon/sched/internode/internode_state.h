@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What this node knows of all communicators on several nodes. */
+ * This node's state for all communicators on several nodes. */
 #ifndef SCHED_INTERNODE_STATE_H
 #define SCHED_INTERNODE_STATE_H
 
@@ -15,7 +15,7 @@ struct internode_state {
 	uint32_t flights;	      /* MPI operations in progress */
 	uint32_t ops;		      /* that move bytes between nodes */
 	uint32_t committed;	      /* tasks that wait for other nodes */
-	uint64_t message_ns;	      /* when the last message of another node came */
+	uint64_t message_ns;	      /* when another node's last message came */
 	uint64_t polled_ns;	      /* when messages were last polled */
 	uint64_t deadlock_ns;	      /* when to check for deadlocks */
 	struct node_match *asked;

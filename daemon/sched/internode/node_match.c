@@ -588,7 +588,7 @@ void node_match_ask(struct scheduler *sched, struct task *t, const ncclsvc_statu
 	ask(sched, t->node_match, st);
 }
 
-/* Whose fault is it? */
+/* The node at fault. */
 static uint32_t silent_node(const struct scheduler *sched, const struct node_match *j)
 {
 	uint32_t i = 0;
@@ -609,7 +609,7 @@ void node_match_expire(struct scheduler *sched)
 		j->due_ns = 0;
 		const ncclsvc_status differ = j->status;
 		if (j->tasks && !j->asked)
-			ask(sched, j, &differ); /* what is known by now has to do */
+			ask(sched, j, &differ); /* with the differences known by now */
 		else if (j->votes < j->nparts)
 			internode_comm_give_up(sched, j->comm, NCCLSVC_TIMEOUT,
 					       silent_node(sched, j));

@@ -104,7 +104,7 @@ void node_match_commit(struct scheduler *sched, struct node_match *j, struct tas
 /* Sends to all other nodes that take part. */
 void node_match_tell_failed(struct scheduler *sched, const struct node_match *j,
 			    const struct failed_note *failed);
-/* That node's part is ready, with this record. */
+/* The part's node is ready, with this record. */
 void node_match_ready(struct node_match *j, uint32_t part, const struct svc_record *record);
 /* This node's vote, which may be the last one. */
 void node_match_vote_ready(struct scheduler *sched, struct node_match *j,

@@ -247,7 +247,7 @@ void sequence_void(struct scheduler *sched, struct launch_request *r)
 	DL_FOREACH (sched->sets->matched, m)
 		if (m->request == r) {
 			m->request = NULL;
-			set_look(sched, m); /* the rest of it may be launched without it */
+			set_look(sched, m); /* may be launched by another request */
 		}
 	sched->sets->changed = true;
 	request_forget(sched, r);

@@ -22,8 +22,8 @@ uint64_t sequence_message_ns(const struct scheduler *sched);
 bool sequence_is_by(const struct scheduler *sched, uint32_t node);
 /* The index of the sequencer's node in the communicator; UINT32_MAX: it has no member. */
 uint32_t sequence_node_index(const struct scheduler *sched, const struct internode_comm *s);
-/* Requests the set that set_launch has collected. fits: otherwise it can never be launched, and its
- * epochs end. */
+/* Requests the set that launch_sets has collected. fits: otherwise it can never be launched, and
+ * its epochs end. */
 void sequence_request(struct scheduler *sched, bool fits);
 /* This node fails the operation, or asks for its failure if request r contains it. */
 void sequence_withdraw(struct scheduler *sched, const struct internode_comm *s,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whose turn it is on a communicator, and which tasks match.
+ * The order of turns on a communicator, and which tasks match.
  *
  * Each member has a queue. The tasks at its head (one, or those of one task group) have their turn:
  * they are posted in order, and match the other members' posted tasks: a collective when all

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Whose turn it is on a communicator. */
+ * The order of turns on a communicator. */
 #ifndef SCHED_ORDER_H
 #define SCHED_ORDER_H
 

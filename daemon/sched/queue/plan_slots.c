@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A plan's slots: which task is, or belongs, in each. */
+ * A plan's slots, and the task that is, or belongs, in each. */
 #include "plan_slots.h"
 
 #include "proto/names.h"

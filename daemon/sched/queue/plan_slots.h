@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A plan's slots: which task is, or belongs, in each. */
+ * A plan's slots, and the task that is, or belongs, in each. */
 #ifndef SCHED_PLAN_SLOTS_H
 #define SCHED_PLAN_SLOTS_H
 

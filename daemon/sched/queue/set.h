@@ -26,7 +26,7 @@ struct sets {
 	bool changed;		     /* a launch may have become possible */
 	uint64_t launch_round;
 	uint64_t visit, pass; /* the pass's first visit */
-	/* What set_collect has collected. */
+	/* The tasks that set_collect has collected. */
 	struct task **visited; /* [tasks_max] */
 	uint32_t nvisited;
 };

@@ -368,8 +368,8 @@ static void show_all(struct scheduler *sched, const struct member *m)
 		task_show(sched, t);
 }
 
-/* The stream has reached that trigger. A task launched ahead may have run before its own number was
- * seen, as a later number shows, and its graph may be gone by then. */
+/* The stream has reached the trigger of that number. A task launched ahead may have run before its
+ * own number was seen, as a later number shows, and its graph may be gone by then. */
 static void arrive(struct scheduler *sched, struct sched_session *s, uint32_t timeline,
 		   uint64_t value)
 {

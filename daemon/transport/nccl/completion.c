@@ -50,9 +50,9 @@ static void look_at_inputs(struct scheduler *sched)
 			}
 }
 
-/* Has any slot's counter advanced? It also advances when the supervisor has aborted the slot, and a
- * command to the scheduler says so. So counters count only after all commands have run that were
- * queued when they were read. */
+/* Has any slot's counter advanced? It also advances when the supervisor has aborted the slot, which
+ * a command reports to the scheduler. So a counter's value is used only after all commands that
+ * were queued when it was read have run. */
 static bool look_at_slots(struct scheduler *sched, struct comm *c)
 {
 	bool any = false;

@@ -13,7 +13,7 @@ extern const struct transport nccl_transport;
 struct nccl {
 	struct comm *launched;	    /* with tasks in flight */
 	struct creation *creations; /* on this node alone, waiting for their turn */
-	/* Bitmaps, for this round of set_launch: later launches must not overtake one that has no
+	/* Bitmaps, for this round of launch_sets: later launches must not overtake one that has no
 	 * room there. */
 	uint32_t full_devices;
 	uint64_t full_round;
