@@ -3,6 +3,7 @@
 the programs."""
 
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -13,6 +14,11 @@ import ncclsvc_client as svc
 from test_client import WAIT, eventually
 
 OWNER, OTHER = 65534, 65533
+
+
+def listens(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        return probe.connect_ex(path) == 0
 
 
 @unittest.skipIf(os.geteuid(), "needs other users")
@@ -38,7 +44,7 @@ class AdminTest(unittest.TestCase):
         self.daemon = subprocess.Popen(  # pylint: disable=consider-using-with
             [os.environ["NCCLSVCD"], "--config", config, "--socket", self.path, "--device", "host", "--access", access,
              "--log-target", "stderr"], stderr=subprocess.PIPE, text=True, **how)
-        eventually(lambda: os.path.exists(self.admin), "open the socket for administration")
+        eventually(lambda: listens(self.admin), "listen on the socket for administration")
         self.assertEqual(stat.S_IMODE(os.stat(self.admin).st_mode), 0o600)
 
     def open_as(self, user):
