@@ -6,6 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
+#include <unistd.h>
+
+#include "proto/abi/peer.h"
 
 /* Joins a thread, and increments the heartbeats of n control blocks meanwhile, as the daemon does:
  * a kernel that sees none for PEER_HEARTBEAT_NS gives up, and on a busy machine it may wait that
@@ -21,6 +24,17 @@ static inline void join_with_heartbeats(pthread_t thread, uint32_t *first, size_
 		clock_gettime(CLOCK_REALTIME, &until);
 		until.tv_sec++;
 	} while (pthread_timedjoin_np(thread, NULL, &until));
+}
+
+/* The kernel of this control block is aborted as a peer's has found its buffer (a function for
+ * ncclsvc_peer_reach), and the peer takes a while to go on. */
+static struct peer_control *stopped_control __attribute__((unused));
+
+static inline uint64_t reach_late(uint64_t at)
+{
+	__atomic_store_n(&stopped_control->abort, 1, __ATOMIC_RELEASE);
+	usleep(30000);
+	return at;
 }
 
 #endif

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "peer_beat.h"
 #include "peer_world.h"
 
 /* ---- Failures ---- */
@@ -106,15 +107,6 @@ static void aborted(void **unused)
 }
 
 /* Rank 0 is aborted when rank 1 is about to write into its buffer. */
-static struct peer_control *stopped_control;
-
-static uint64_t reach_late(uint64_t at)
-{
-	__atomic_store_n(&stopped_control->abort, 1, __ATOMIC_RELEASE);
-	usleep(30000);
-	return at;
-}
-
 static void written_work(struct rank *r)
 {
 	static const uint32_t all[PEER_RANKS] = {2, 2, 2, 2, 2, 2, 2, 2};

@@ -434,15 +434,6 @@ static void full_is_aborted(void **unused)
 
 /* ---- A stopped receiver, and a sender that is about to write into its buffer ---- */
 
-static struct peer_control *stopped_control;
-
-static uint64_t reach_late(uint64_t at)
-{
-	__atomic_store_n(&stopped_control->abort, 1, __ATOMIC_RELEASE);
-	usleep(30000);
-	return at;
-}
-
 static void written_work(struct rank *r)
 {
 	uint8_t *data = malloc(MOST);

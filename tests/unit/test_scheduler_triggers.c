@@ -25,6 +25,14 @@ static void arrive(uint32_t trainer, uint64_t number)
 	atomic_store(&line(trainer, LINE)->ready, number);
 }
 
+/* The graph with that number is gone. */
+static void forget(uint32_t trainer, uint64_t number)
+{
+	command((struct command){.kind = COMMAND_TRIGGER_DEL,
+				 .session = trainer,
+				 .trigger = {.timeline = LINE, .value = number}});
+}
+
 /* The stream reads the word, and clears it. */
 static void comes_back(uint32_t trainer)
 {
@@ -145,9 +153,7 @@ static void a_graph_is_gone_early(void **state)
 	for (uint32_t i = 0; i < 2; i++) {
 		comes_back(i);
 		for (uint64_t n = 1; n <= 2; n++)
-			command((struct command){.kind = COMMAND_TRIGGER_DEL,
-						 .session = i,
-						 .trigger = {.timeline = LINE, .value = n}});
+			forget(i, n);
 		arrive(i, 2);
 	}
 	nothing_comes();
@@ -315,9 +321,7 @@ static void nothing_is_deleted_that_is_not_kept(void **state)
 	assert_false(over(0, once));
 	run_all(0);
 	comes_back(0);
-	command((struct command){.kind = COMMAND_TRIGGER_DEL,
-				 .session = 0,
-				 .trigger = {.timeline = LINE, .value = 7}});
+	forget(0, 7);
 	arrive(0, 7);
 	next_event(EVENT_TRIGGER_FAILED);
 }
