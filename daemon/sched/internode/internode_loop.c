@@ -298,16 +298,6 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 	sequence_node_lost(sched, node, led);
 }
 
-bool internode_comm_init_all(struct scheduler *sched)
-{
-	sched->nodes = &internode_ops;
-	sched->internode = calloc(1, sizeof(*sched->internode));
-	if (!sched->internode)
-		return false;
-	sched->internode->lost = calloc(sched->config.nodes + 1, sizeof(*sched->internode->lost));
-	return sched->internode->lost && unexpected_init(sched) && sequence_init(sched);
-}
-
 void internode_comm_finish_all(struct scheduler *sched)
 {
 	struct internode_state *n = sched->internode;
@@ -372,7 +362,7 @@ static void drop_request(struct scheduler *sched, const struct set_match *m)
 		sequence_give_up(sched, m->request);
 }
 
-const struct nodes_ops internode_ops = {
+static const struct nodes_ops internode_ops = {
 	.comm_free = comm_free_nodes,
 	.end_epoch = end_epoch,
 	.post_collective = node_match_post_collective,
@@ -388,3 +378,13 @@ const struct nodes_ops internode_ops = {
 	.plan_begins = node_match_plan_begins,
 	.plan_left = node_match_plan_left,
 };
+
+bool internode_comm_init_all(struct scheduler *sched)
+{
+	sched->nodes = &internode_ops;
+	sched->internode = calloc(1, sizeof(*sched->internode));
+	if (!sched->internode)
+		return false;
+	sched->internode->lost = calloc(sched->config.nodes + 1, sizeof(*sched->internode->lost));
+	return sched->internode->lost && unexpected_init(sched) && sequence_init(sched);
+}

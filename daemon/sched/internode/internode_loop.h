@@ -6,8 +6,6 @@
 #include "internode_comm.h"
 #include "sched/base/nodes.h"
 
-extern const struct nodes_ops internode_ops;
-
 /* False: out of memory; internode_comm_finish_all frees. */
 bool internode_comm_init_all(struct scheduler *sched);
 /* Tells the other nodes. release_epoch follows when they have sent OVER, too. False: no others. */
