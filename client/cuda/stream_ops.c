@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What tasks put on their streams, and how streams wait for tasks. */
+ * The operations that tasks put on their streams, and waits of streams for tasks. */
 #include "base/error.h"
 #include "base/ring.h"
 #include "captured_group.h"

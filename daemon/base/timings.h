@@ -62,8 +62,8 @@
 #define UNEXPECTED_KEPT_NS	 UINT64_C(60000000000)
 /* For a communicator whose members' kernels communicate directly, the supervisor inspects the
  * control blocks and writes its heartbeat at this interval; at QUIET if no member has launched a
- * kernel or waited for that long. A kernel that waits in vain at PEER_LOOKS looks ends the epoch:
- * within 100 ms, of which the GPUs and the scheduler had 50 ms to make progress. */
+ * kernel or waited for that long. A kernel that waits in vain at PEER_LOOKS looks ends the epoch
+ * within 100 ms. The GPUs and the scheduler have 50 ms of that to make progress. */
 #define PEER_LOOK_AGAIN_NS	 UINT64_C(25000000)
 #define PEER_LOOKS		 3
 #define PEER_LOOK_QUIET_NS	 UINT64_C(1000000000)

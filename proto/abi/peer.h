@@ -90,7 +90,7 @@ PEER_INLINE uint32_t peer_channels(uint64_t bytes, uint32_t nranks, int self)
 	return wanted < most ? (uint32_t)wanted + !wanted : most;
 }
 
-/* A header: what the ranks must agree on, in 64 bits, of which the count has 40. */
+/* A header: what the ranks must agree on, in 64 bits. The count takes 40 of them. */
 #define PEER_COUNT_MOST ((UINT64_C(1) << 40) - 1)
 
 PEER_INLINE uint64_t peer_header(uint8_t op, uint8_t type, uint8_t redop, uint8_t root,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which members a communicator lacks, and which members have not made a request that the others
+ * Finds members that a communicator lacks, and those that have not made a request that the others
  * wait in. */
 #include "find.h"
 #include "finding.h"

@@ -9,10 +9,12 @@
 struct user *user_get(struct scheduler *sched, uint32_t uid);
 /* The command deletes a region, which tasks may use that were submitted before it. */
 void region_remove_later(struct scheduler *sched, struct sched_session *s, const struct command *c);
+/* The session ends: its regions are freed with it. */
 void regions_drop_departures(struct sched_session *s);
 /* Frees the regions that commands have deleted, once earlier tasks were taken in, unless they are
  * in use. */
 void regions_depart(struct scheduler *sched, struct sched_session *s);
+/* Polls the session's ring from now on, or watches its doorbell instead. */
 void sched_session_poll(struct scheduler *sched, struct sched_session *s);
 void sched_session_idle(struct scheduler *sched, struct sched_session *s);
 /* Frees a session that leaves. False: part of it is in use. */

@@ -7,10 +7,10 @@
 
 /* Wakes the thread if it sleeps; any thread may call it. arg: the scheduler. */
 void scheduler_wake(void *arg);
-/* Returns the next command; false: none waits. It stays valid until supervisor_command_done. */
+/* Copies the first command that waits; false: none does. supervisor_command_done removes it. */
 bool supervisor_next_command(struct scheduler *sched, struct command *c);
-/* scheduler.c */
 void supervisor_command_done(struct scheduler *sched);
+/* Reports a copy of the event. */
 void supervisor_event(struct scheduler *sched, const struct event *event);
 static inline bool supervisor_commands_wait(const struct scheduler *sched)
 {

@@ -15,7 +15,7 @@ void task_free(struct scheduler *sched, struct task *t);
 struct task *task_find(const struct scheduler *sched, uint64_t uid);
 /* The status of a task without room: the limit of its user, or of the daemon. */
 ncclsvc_status task_no_room(const struct scheduler *sched, const struct sched_session *s);
-/* Of the buckets that find tasks by uid, for a table of that size. */
+/* The mask of the buckets that find tasks by uid, for a table of that size. */
 uint32_t tasks_published_mask(uint32_t tasks_max);
 
 #endif

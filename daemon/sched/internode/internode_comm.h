@@ -81,8 +81,8 @@ enum succession_step {
 	SUCCESSION_GOES_ON,    /* from the successor: all nodes have reported, and it continues */
 };
 
-/* Of messages between schedulers, through MPI. All nodes run the same program on the same kind of
- * machine. */
+/* The header of a message between schedulers, through MPI. All nodes run the same program on the
+ * same kind of machine. */
 struct internode_header {
 	uint32_t magic;
 	uint16_t kind;

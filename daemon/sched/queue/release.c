@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which tasks end with a deadline, a member or an epoch: release.h. */
+ * The end of tasks with a deadline, a member or an epoch: release.h. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
