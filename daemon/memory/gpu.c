@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/timings.h"
 #include "memory.h"
 #include "proto/fdio.h"
 #include "sched/api/scheduler.h"
@@ -63,10 +64,38 @@ static bool take_lent(struct session *c, uint32_t serial, int32_t device, uint64
 	return false;
 }
 
-static void give_lent(struct session *c, uint32_t kind, int32_t device, uint64_t bytes)
+static void give_lent(struct account *a, int32_t device, uint64_t bytes)
 {
-	if (kind == SVC_REGION_LENT)
-		account_give(c->account, account_lent(device), bytes);
+	account_give(a, account_lent(device), bytes);
+	account_put(a);
+}
+
+/* Memory that was lent is charged to its user until the worker has released it. */
+struct release {
+	struct account *account; /* exists while it holds a share */
+	uint64_t address, bytes;
+};
+
+static void released(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+{
+	struct release *r = arg;
+	const struct worker_message again = {
+		.kind = WORKER_REGION_CLOSE,
+		.region = {.address = r->address, .within_ns = LENT_CLOSE_NS}};
+	(void)fd;
+	if (answer && answer->result) { /* the GPU is still busy */
+		gpu_ask(g, &again, -1, released, r, LENT_CLOSE_NS + gpu_patience_ns(g->gpus));
+		return;
+	}
+	give_lent(r->account, g->index, r->bytes);
+	free(r);
+}
+
+static void release_lent(struct gpu *g, struct account *a, uint64_t address, uint64_t bytes)
+{
+	struct release *r = nofail_calloc(1, sizeof(*r), "the release of lent memory");
+	*r = (struct release){.account = a, .address = address, .bytes = bytes};
+	released(g, r, &(struct worker_message){.result = NCCLSVC_BUSY}, -1);
 }
 
 static void forget(struct memory *s, struct session *c, struct mapping *m)
@@ -74,7 +103,8 @@ static void forget(struct memory *s, struct session *c, struct mapping *m)
 	s->callbacks->region_gone(s->owner, m);
 	if (m->fd >= 0)
 		account_close(c->account, &m->fd, 1);
-	give_lent(c, m->kind, m->device, m->bytes);
+	if (m->lent)
+		give_lent(c->account, m->device, m->lent);
 	memory_give(c, m->kind, m->bytes);
 	gpu_range_free(m->range);
 	handle_unbind(m);
@@ -111,12 +141,17 @@ void gpu_region_answered(struct gpu *g, struct region_call *call,
 	if (c && c->state == SESSION_OPEN && c->mappings[call->region].import == call->import)
 		m = &c->mappings[call->region];
 	if (!m) { /* it was given up meanwhile */
-		if (good)
+		if (call->lent && good)
+			release_lent(g, call->account, answer->region.address, call->lent);
+		else if (call->lent)
+			give_lent(call->account, g->index, call->lent);
+		else if (good)
 			close_address(g, answer->region.address);
 		free(call);
 		return;
 	}
 	m->pending = false;
+	m->lent += call->lent;
 	struct worker_message refusal;
 	if (good && m->kind == SVC_REGION_IPC &&
 	    handle_refused(s, c, m, answer->region.address, &refusal)) {
@@ -132,6 +167,7 @@ void gpu_region_answered(struct gpu *g, struct region_call *call,
 		c->region_bytes += more;
 		account_add(c->account, SHARE_REGION_BYTES, more);
 		account_add(c->account, account_lent(m->device), more);
+		m->lent += more;
 	}
 	if (good) {
 		m->address = answer->region.address;
@@ -188,11 +224,16 @@ static enum turn import(struct gpu *g, const struct session *c, const struct map
 	return asked(gpu_ask(g, &w, m->fd, turns_answered, call, gpu_patience_ns(g->gpus)));
 }
 
-static enum turn lend(struct gpu *g, const struct mapping *m, struct region_call *call)
+/* Until the worker has answered, its request holds the share, since the session may end. */
+static enum turn lend(struct gpu *g, const struct session *c, struct mapping *m,
+		      struct region_call *call)
 {
 	const uint64_t within = gpu_patience_ns(g->gpus);
 	const struct worker_message w = {.kind = WORKER_LEND,
 					 .region = {.bytes = m->bytes, .within_ns = within / 2}};
+	call->account = c->account;
+	call->lent = m->lent;
+	m->lent = 0;
 	return asked(gpu_ask(g, &w, -1, turns_answered, call, within));
 }
 
@@ -205,14 +246,14 @@ static enum turn tell_session(struct gpu *g, const struct session *c, struct reg
 
 enum turn gpu_region_ask(struct gpu *g, struct session *c, struct region_call *call)
 {
-	const struct mapping *m = call->region ? &c->mappings[call->region] : NULL;
+	struct mapping *m = call->region ? &c->mappings[call->region] : NULL;
 	if (!m)
 		return tell_session(g, c, call);
 	if (m->import != call->import)
 		return TURN_GONE;
 	if (m->range)
 		return gpu_range_map(call->memory, g, c, m, call);
-	return m->kind == SVC_REGION_LENT && !call->again ? lend(g, m, call)
+	return m->kind == SVC_REGION_LENT && !call->again ? lend(g, c, m, call)
 							  : import(g, c, m, call);
 }
 
@@ -302,7 +343,7 @@ void gpu_memory_lend(struct memory *s, struct session *c, uint32_t serial,
 		return;
 	}
 	if (!memory_take(c, SVC_REGION_LEND, serial, SVC_REGION_LENT, bytes)) {
-		give_lent(c, SVC_REGION_LENT, r->device, bytes);
+		give_lent(c->account, r->device, bytes);
 		free(call);
 		return;
 	}
@@ -313,6 +354,7 @@ void gpu_memory_lend(struct memory *s, struct session *c, uint32_t serial,
 				     .kind = SVC_REGION_LENT,
 				     .device = r->device,
 				     .bytes = bytes,
+				     .lent = bytes,
 				     .since_ns = clock_now(),
 				     .fd = -1});
 	turns_add(g, c, call);
@@ -323,7 +365,11 @@ void gpu_memory_close(struct memory *s, struct session *c, struct mapping *m)
 	struct gpu *g = s->gpus->gpu[m->device];
 	if (m->address) {
 		count_import(g, m, -1);
-		close_address(g, m->address);
+		if (m->lent)
+			release_lent(g, c->account, m->address, m->lent);
+		else
+			close_address(g, m->address);
+		m->lent = 0;
 	}
 	forget(s, c, m);
 }
@@ -333,7 +379,8 @@ void gpu_memory_close(struct memory *s, struct session *c, struct mapping *m)
 struct closing {
 	struct memory *memory;
 	uint32_t session, serial, region;
-	uint64_t import;
+	uint64_t import, address, lent;
+	struct account *account;
 };
 
 static void closed(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
@@ -341,6 +388,10 @@ static void closed(struct gpu *g, void *arg, const struct worker_message *answer
 	struct closing *closing = arg;
 	struct session *c = sessions_find(closing->memory->sessions, closing->session);
 	(void)fd;
+	if (closing->lent && answer && answer->result)
+		release_lent(g, closing->account, closing->address, closing->lent);
+	else if (closing->lent)
+		give_lent(closing->account, g->index, closing->lent);
 	if (c && c->state == SESSION_OPEN &&
 	    c->mappings[closing->region].import == closing->import) {
 		forget(closing->memory, c, &c->mappings[closing->region]);
@@ -365,9 +416,12 @@ void gpu_memory_close_answered(struct memory *s, struct session *c, struct mappi
 				    .session = c->id,
 				    .serial = serial,
 				    .region = (uint32_t)(m - c->mappings),
-				    .import = m->import = ++s->last_import};
+				    .import = m->import = ++s->last_import,
+				    .address = m->address,
+				    .lent = m->lent,
+				    .account = c->account};
 	count_import(g, m, -1);
-	m->address = 0;
+	m->address = m->lent = 0;
 	m->pending = true;
 	gpu_ask(g, &w, -1, closed, closing, wait_ns + gpu_patience_ns(g->gpus));
 }

@@ -50,6 +50,7 @@ struct mapping {
 	uint64_t address; /* of GPU memory, as mapped by the worker; 0: not mapped */
 	uint64_t import;  /* number of the last import request, to recognize late answers */
 	uint64_t bytes, buffer_id;
+	uint64_t lent;	     /* charged to the user's share of the GPU's lent memory */
 	uint64_t base_there; /* of GPU memory, in its owner's process */
 	uint64_t since_ns;
 	uint32_t wait_ms; /* how long a client waits for the worker to close it, once it is leaving;

@@ -167,13 +167,10 @@ void import_drop(struct worker *w, struct import *i)
 	imports_close_later(w);
 }
 
-/* An import stays in the list while the driver has its IPC handle open, since a handle cannot be
- * opened twice. */
+/* An import can be found until it is released: an IPC handle cannot be opened twice, and whoever
+ * closes memory may ask when that is. */
 void import_put(struct worker *w, struct import *i)
 {
-	if (!i->users || --i->users || i->leaves)
-		return;
-	if (i->kind != SVC_REGION_IPC)
-		HASH_DEL(w->imports, i);
-	import_drop(w, i);
+	if (i->users && !--i->users && !i->leaves)
+		import_drop(w, i);
 }

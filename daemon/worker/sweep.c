@@ -10,7 +10,6 @@
 static CUresult close_ipc(struct worker *w, struct import *i)
 {
 	CUresult error = CUDA_SUCCESS;
-	HASH_DEL(w->imports, i);
 	HASH_DELETE(hh_name, w->named, i);
 	while (!error && i->opens--)
 		error = cu.cuIpcCloseMemHandle(i->address);
@@ -38,6 +37,8 @@ static void let_import_go(struct worker *w, struct import *i)
 		closing_end(w, i);
 		return;
 	}
+	if (import_find(w, i->address) == i) /* otherwise nobody knew its address */
+		HASH_DEL(w->imports, i);
 	if (i->kind == SVC_REGION_IPC)
 		error = close_ipc(w, i);
 	else if (i->kind != SVC_REGION_MAPPINGS)
@@ -50,28 +51,44 @@ static void let_import_go(struct worker *w, struct import *i)
 	free(i);
 }
 
-/* The driver waits for all work in flight, and a launch may wait for a trainer that waits for this
- * worker's next launch. So memory is not closed while launches are in flight, unless none is stuck
- * and the memory has waited long. */
-static bool may_close(const struct worker *w, uint64_t now)
+/* For an IPC handle, the driver waits for all work in flight, and a launch may wait for a trainer
+ * that waits for this worker's next launch. So such memory is not closed while launches or clears
+ * are in flight, unless none is stuck and the memory has waited long. */
+static bool may_close_all(const struct worker *w, uint64_t now)
 {
-	if (!w->close_by_ns || (!w->in_flight && !w->lendings))
-		return w->close_by_ns;
+	if (!w->in_flight && !w->lendings)
+		return true;
 	return !w->stuck && !lendings_stuck(w, now) && now >= w->close_by_ns;
+}
+
+/* Unmapping does not wait for the GPU, so it need not wait for memory being cleared. */
+static struct import *closable(const struct worker *w, bool all)
+{
+	struct import *i = w->leaving;
+	while (i && !all && (w->in_flight || i->kind == SVC_REGION_IPC))
+		i = i->next;
+	return i;
 }
 
 bool imports_sweep(struct worker *w, uint64_t now)
 {
-	if (!may_close(w, now))
+	if (!w->close_by_ns)
 		return false;
+	const bool all = may_close_all(w, now);
 	const uint64_t end = clock_now() + WORKER_TURN_NS;
-	while ((w->leaving || w->closed) && clock_now() < end) {
-		if (w->leaving)
-			let_import_go(w, w->leaving);
-		else
+	struct import *i;
+	while (clock_now() < end) {
+		if ((i = closable(w, all)))
+			let_import_go(w, i);
+		else if (w->closed && all)
 			session_let_go(w);
+		else
+			break;
 	}
 	const bool busy = w->in_flight || w->lendings;
-	w->close_by_ns = w->leaving || w->closed ? now + (busy ? IMPORT_CLOSE_AGAIN_NS : 0) : 0;
+	if (!w->leaving && !w->closed)
+		w->close_by_ns = 0;
+	else if (all)
+		w->close_by_ns = now + (busy ? IMPORT_CLOSE_AGAIN_NS : 0);
 	return w->close_by_ns && !busy;
 }
