@@ -66,6 +66,9 @@
  * within 100 ms. The GPUs and the scheduler have 50 ms of that to make progress. */
 #define PEER_LOOK_AGAIN_NS	 UINT64_C(25000000)
 #define PEER_LOOKS		 3
+/* Looks until a rank's failure is reported whose task the scheduler has not seen, so that only the
+ * rank's own count shows it. The client may have been paused while it submitted the task. */
+#define PEER_LOOKS_UNSEEN	 40
 #define PEER_LOOK_QUIET_NS	 UINT64_C(1000000000)
 /* The supervisor inspects all users' communicators for this long per turn of the loop. Those of one
  * user get 1/PEER_LOOKS_SHARE of the supervisor's time; if the user has more of them, looks come
@@ -181,6 +184,8 @@
  */
 #define IMPORT_CLOSE_NS	      UINT64_C(10000000000)
 #define IMPORT_CLOSE_AGAIN_NS UINT64_C(10000000)
+/* How long a worker is asked to release memory that was lent, before it is asked again. */
+#define LENT_CLOSE_NS UINT64_C(60000000000)
 /* An abort in NCCL that takes longer than this is logged. */
 #define ABORT_LONG_NS	      UINT64_C(30000000000)
 

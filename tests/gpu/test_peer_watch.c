@@ -223,15 +223,19 @@ static uint32_t submit(struct scene *s, int rank, int op, uint64_t count)
 	return raw_send(&s->m[rank].raw, SVC_SUBMIT, &r, sizeof(r), NULL, 0);
 }
 
-/* Rank 0 waits in an AllReduce of 8 words, and rank 1 submits another operation: both fail
- * alike. */
-static void disagrees(struct scene *s, int op, uint64_t count, unsigned field, uint64_t a,
-		      uint64_t b)
+/* Rank 0 waits in an AllReduce of 8 words, and rank 1 submits another operation, which it counts
+ * before or after that: both fail alike. */
+static void disagrees(struct scene *s, int op, uint64_t count, bool counts_first, unsigned field,
+		      uint64_t a, uint64_t b)
 {
 	struct raw_reply reply;
 	scene_open(s);
 	launch(s, 0, 1, 0, 0);
 	begin(s, 0, 1);
+	if (counts_first) {
+		scene_submitted(s, 1, 1);
+		scene_quiet(s);
+	}
 	const uint32_t serial = submit(s, 1, op, count);
 	scene_submitted(s, 1, 1);
 	peer_wait_aborted(s->controls);
@@ -261,11 +265,13 @@ static void break_off(struct scene *s)
 static void ranks_that_disagree(struct scene *s)
 {
 	stage("another operation");
-	disagrees(s, NCCLSVC_BARRIER, 0, NCCLSVC_FIELD_OP, NCCLSVC_ALL_REDUCE, NCCLSVC_BARRIER);
+	disagrees(s, NCCLSVC_BARRIER, 0, false, NCCLSVC_FIELD_OP, NCCLSVC_ALL_REDUCE, NCCLSVC_BARRIER);
 	stage("another count");
-	disagrees(s, NCCLSVC_ALL_REDUCE, 1000, NCCLSVC_FIELD_COUNT, 8, 1000);
+	disagrees(s, NCCLSVC_ALL_REDUCE, 1000, false, NCCLSVC_FIELD_COUNT, 8, 1000);
+	stage("another count, by a rank that was paused while it submitted");
+	disagrees(s, NCCLSVC_ALL_REDUCE, 1000, true, NCCLSVC_FIELD_COUNT, 8, 1000);
 	stage("the same operation on another transport");
-	disagrees(s, NCCLSVC_ALL_REDUCE, 8, NCCLSVC_FIELD_ORDER, NCCLSVC_ALL_REDUCE,
+	disagrees(s, NCCLSVC_ALL_REDUCE, 8, false, NCCLSVC_FIELD_ORDER, NCCLSVC_ALL_REDUCE,
 		  NCCLSVC_ALL_REDUCE);
 
 	stage("an operation that is not pending");

@@ -585,13 +585,18 @@ static struct peer_record record_of_stuck(const struct communicator *m,
 	return (struct peer_record){0};
 }
 
-static void end_epoch(struct communicator *m, const struct peer_stuck *stuck,
+/* False: the epoch goes on, since the other rank's task may still be on its way. */
+static bool end_epoch(struct communicator *m, const struct peer_stuck *stuck,
 		      const struct look *looks)
 {
 	const struct peer_record r = record_of_stuck(m, stuck, &looks[stuck->rank]);
 	const ncclsvc_status st = status_of_stuck(m, stuck, looks, r.header);
+	const bool unseen = st.field == NCCLSVC_FIELD_OP && !st.value_b;
+	if (unseen && m->peer->stuck_looks < PEER_LOOKS_UNSEEN)
+		return false;
 	tell(m, stuck, looks, &st, &r);
 	comm_end_epoch(m, NCCLSVC_CAUSE_KERNEL_STUCK, &st, stuck->other);
+	return true;
 }
 
 void peer_cancel(struct communicator *m, int32_t pid)
@@ -633,10 +638,8 @@ static bool look(struct communicator *m, uint64_t now)
 	peer_lateness_note(m, now);
 	const struct peer_stuck stuck = find_stuck(m, looks, now);
 	p->stuck_looks = stuck.result && same(&stuck, &p->stuck) ? p->stuck_looks + 1 : 1;
-	if (stuck.result && p->stuck_looks == PEER_LOOKS) {
-		end_epoch(m, &stuck, looks);
+	if (stuck.result && p->stuck_looks >= PEER_LOOKS && end_epoch(m, &stuck, looks))
 		return false;
-	}
 	p->stuck = stuck;
 	return true;
 }
