@@ -179,13 +179,14 @@
 #define WORKER_TURN_NS	      UINT64_C(500000)
 /* Memory is lent only when the GPU has cleared it, which is checked at this interval. */
 #define LEND_LOOK_NS	      UINT64_C(50000)
-/* Memory returned by trainers is closed when no task is in flight, or after this time. While tasks
- * are in flight, more of it follows after AGAIN each time, since each close waits for the driver.
+/* Memory that trainers return by IPC handle is closed when no task is in flight, or after this
+ * time. While tasks are in flight, more of it follows after AGAIN each time, since each close waits
+ * for the driver.
  */
 #define IMPORT_CLOSE_NS	      UINT64_C(10000000000)
 #define IMPORT_CLOSE_AGAIN_NS UINT64_C(10000000)
 /* How long a worker is asked to release memory that was lent, before it is asked again. */
-#define LENT_CLOSE_NS UINT64_C(60000000000)
+#define LENT_CLOSE_NS	      UINT64_C(60000000000)
 /* An abort in NCCL that takes longer than this is logged. */
 #define ABORT_LONG_NS	      UINT64_C(30000000000)
 

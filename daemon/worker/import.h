@@ -70,9 +70,9 @@ CUresult import_map(const struct worker *w, struct import *i);
 void import_refuse(struct worker_message *m, int result, const char *what, CUresult error);
 
 /* sweep.c */
-/* Frees closed memory, for WORKER_TURN_NS. The driver may then wait for the whole GPU, on which a
- * task in flight may end only by an abort. So this waits until no tasks are in flight, unless that
- * takes too long. True: it can continue at once. */
+/* Frees closed memory, for WORKER_TURN_NS. For IPC handles and sessions, the driver then waits for
+ * the whole GPU, on which a task in flight may end only by an abort. So these wait until no tasks
+ * are in flight, unless that takes too long. True: it can continue at once. */
 bool imports_sweep(struct worker *w, uint64_t now);
 
 /* closing.c */

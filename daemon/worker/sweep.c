@@ -61,11 +61,12 @@ static bool may_close_all(const struct worker *w, uint64_t now)
 	return !w->stuck && !lendings_stuck(w, now) && now >= w->close_by_ns;
 }
 
-/* Unmapping does not wait for the GPU, so it need not wait for memory being cleared. */
+/* Unmapping does not wait for the GPU, and what is in flight uses no memory that was returned: the
+ * scheduler returns it when the tasks that use it have ended. */
 static struct import *closable(const struct worker *w, bool all)
 {
 	struct import *i = w->leaving;
-	while (i && !all && (w->in_flight || i->kind == SVC_REGION_IPC))
+	while (i && !all && i->kind == SVC_REGION_IPC)
 		i = i->next;
 	return i;
 }
@@ -90,5 +91,5 @@ bool imports_sweep(struct worker *w, uint64_t now)
 		w->close_by_ns = 0;
 	else if (all)
 		w->close_by_ns = now + (busy ? IMPORT_CLOSE_AGAIN_NS : 0);
-	return w->close_by_ns && !busy;
+	return closable(w, !busy) || (w->closed && !busy);
 }
