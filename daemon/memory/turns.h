@@ -30,9 +30,8 @@ struct region_call {
 	uint64_t import; /* as in the mapping; if they differ, the mapping has changed */
 	bool again;	 /* for a new worker, so no client waits for it */
 	unsigned opcode;
-	struct account
-		*account; /* of `lent`, the share that the call holds while the worker lends */
-	uint64_t lent;
+	uint64_t lent; /* the share of lent memory that the call holds while the worker lends */
+	struct account *account; /* of that */
 	struct turns *turns;
 	/* While it waits: */
 	struct session *session;
