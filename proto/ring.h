@@ -67,9 +67,9 @@ struct svc_ring {
 struct svc_timeline {
 	_Alignas(SVC_CACHE_LINE) _Atomic uint64_t ready;
 	_Atomic uint64_t done;
-	/* For triggered tasks (wire_task.h). */
-	_Atomic uint32_t triggers; /* not 0: used by triggered tasks; reset to 0 when the daemon
-				      releases it */
+	/* For captured tasks (wire_task.h). */
+	_Atomic uint32_t captured_groups; /* not 0: used by captured tasks; reset to 0 when the
+				      daemon releases it */
 	_Atomic uint32_t go;
 };
 

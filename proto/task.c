@@ -87,15 +87,17 @@ int svc_record_check_half(const struct svc_record *r, char *text)
 		return refuse(text, "no such timeline");
 	if (r->value && !r->timeline)
 		return refuse(text, "a task record has a timeline's value without its flag");
-	if (!(r->flags & SVC_TASK_TRIGGER))
+	if (!(r->flags & SVC_TASK_CAPTURED_GROUP))
 		return r->graph || r->graph_place
-			       ? refuse(text, "a task record has a graph without the trigger flag")
+			       ? refuse(text,
+					"a task record has a graph without the captured group flag")
 			       : 0;
 	if (!r->timeline || r->plan)
 		return refuse(text,
 			      "a task started by a stream needs a timeline, and cannot be planned");
-	if (!r->value || r->value > SVC_TRIGGER_MAX)
-		return refuse(text, "a trigger's number must not be 0, and must fit in 32 bits");
+	if (!r->value || r->value > SVC_CAPTURED_GROUP_MAX)
+		return refuse(text,
+			      "a captured group's number must not be 0, and must fit in 32 bits");
 	return 0;
 }
 

@@ -40,7 +40,7 @@ static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(REDOP_DEL, svc_redop_del, svc_empty, 0, 0),
 	SHAPE(JOIN_CANCEL, svc_join_cancel, svc_empty, 0, 0),
 	SHAPE(STAGING, svc_staging, svc_empty, 0, 1),
-	SHAPE(TRIGGER_DEL, svc_trigger_del, svc_empty, 0, 0),
+	SHAPE(CAPTURED_GROUP_DEL, svc_captured_group_del, svc_empty, 0, 0),
 	SHAPE(ABORT, svc_abort, svc_empty, 0, 0),
 	SHAPE(IDENTIFY, svc_identify, svc_empty, 0, 0),
 	SHAPE(DESCRIBE, svc_describe, svc_describe_reply, 0, 0),

@@ -17,29 +17,32 @@ enum svc_record_flags {
 	SVC_TASK_AGREE = 4, /* the members' agreement words and tags must be equal */
 	SVC_TASK_PLAN = 8,
 	/* A stream starts the task, through the word timeline.ready. */
-	SVC_TASK_TRIGGER = 32,
+	SVC_TASK_CAPTURED_GROUP = 32,
 };
-#define SVC_TASK_SECOND_HALF (SVC_TASK_TIMELINE | SVC_TASK_AGREE | SVC_TASK_PLAN | SVC_TASK_TRIGGER)
+#define SVC_TASK_SECOND_HALF                                                                       \
+	(SVC_TASK_TIMELINE | SVC_TASK_AGREE | SVC_TASK_PLAN | SVC_TASK_CAPTURED_GROUP)
 
-/* A task group with SVC_TASK_TRIGGER, all of one communicator, timeline and value (a trigger's
- * number, not 0, at most 32 bits), waits in the daemon until the stream has written that number to
- * the timeline's `ready`. Then the daemon resets `ready` to 0 and submits the tasks. When they have
- * run, the GPU writes 1 to the low half of `done`, in a 32-bit write; the stream waits for done >=
- * 1, and writes 0 to the low half. So a CUDA graph, in which all values are fixed, can be launched
- * repeatedly. The streams ensure that only one group of a timeline is in progress at a time.
+/* A task group with SVC_TASK_CAPTURED_GROUP, all of one communicator, timeline and value (a
+ * captured group's number, not 0, at most 32 bits), waits in the daemon until the stream has
+ * written that number to the timeline's `ready`. Then the daemon resets `ready` to 0 and submits
+ * the tasks. When they have run, the GPU writes 1 to the low half of `done`, in a 32-bit write; the
+ * stream waits for done >= 1, and writes 0 to the low half. So a CUDA graph, in which all values
+ * are fixed, can be launched repeatedly. The streams ensure that only one group of a timeline is in
+ * progress at a time.
  *
  * Before `ready`, the stream writes 1 to `go`: the input is ready. The worker resets `go`. If
- * triggers n and n + 1 are kept, n + 1 always follows n. So the daemon may launch n + 1 ahead, and
- * the GPU waits for `go`.
+ * captured groups n and n + 1 are kept, n + 1 always follows n. So the daemon may launch n + 1
+ * ahead, and the GPU waits for `go`.
  *
  * Tasks submitted by socket (SVC_SUBMIT) are kept, as the reply confirms, and run each time the
- * number is written, until SVC_TRIGGER_DEL. Tasks in the ring run once, and end like any other.
+ * number is written, until SVC_CAPTURED_GROUP_DEL. Tasks in the ring run once, and end like any
+ * other.
  *
- * If any triggered task of a timeline fails, the daemon permanently sets the high half of `done`:
+ * If any captured task of a timeline fails, the daemon permanently sets the high half of `done`:
  * streams stop waiting, no task runs, and the communicator's epoch has ended. */
-#define SVC_TRIGGER_DONE UINT64_C(1)
-#define SVC_TRIGGER_DEAD (UINT64_C(1) << 32)
-#define SVC_TRIGGER_MAX	 UINT32_MAX
+#define SVC_CAPTURED_GROUP_DONE UINT64_C(1)
+#define SVC_CAPTURED_GROUP_DEAD (UINT64_C(1) << 32)
+#define SVC_CAPTURED_GROUP_MAX	UINT32_MAX
 
 /* An agreement word whose four highest bits are set means that this member takes part, but refuses.
  * Then the operation does not run, and all members learn who refused, and why: the low 8 bits are
@@ -86,8 +89,8 @@ struct svc_record {
 	uint64_t agreement;		/* with SVC_TASK_AGREE, where it is not 0 */
 	uint32_t plan_group, plan_task; /* with SVC_TASK_PLAN */
 	int64_t tag;			/* with SVC_TASK_AGREE */
-	/* With SVC_TASK_TRIGGER, for inspection: the number of the CUDA graph that starts it, from
-	 * 1, and the operation's index in the graph; 0: it is in none. */
+	/* With SVC_TASK_CAPTURED_GROUP, for inspection: the number of the CUDA graph that starts
+	 * it, from 1, and the operation's index in the graph; 0: it is in none. */
 	uint32_t graph, graph_place;
 	uint64_t reserved[2];
 };
@@ -98,8 +101,8 @@ struct svc_submit_reply {
 	ncclsvc_status status;
 };
 
-/* Deletes the kept tasks of this trigger, as no graph contains them any more. */
-struct svc_trigger_del {
+/* Deletes the kept tasks of this captured group, as no graph contains them any more. */
+struct svc_captured_group_del {
 	uint32_t timeline;
 	uint32_t value;
 };

@@ -115,7 +115,7 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	slot->spoiled = false;
 	slot->op = r->op;
 	slot->timeline = (uint8_t)r->timeline;
-	slot->timeline_value = op->stream_started ? SVC_TRIGGER_DEAD : r->value;
+	slot->timeline_value = op->stream_started ? SVC_CAPTURED_GROUP_DEAD : r->value;
 	slot->comm_key = op->comm->key;
 	slot->epoch = op->comm->epoch;
 	op->operation = slot->seq = op->comm->seq++;

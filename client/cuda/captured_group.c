@@ -105,9 +105,9 @@ void captured_groups_sweep(ncclsvc_session *s, struct peer *p)
 		}
 		if (!group->forgotten && p->own.generation == s->generation && !s->lost &&
 		    (s->forgotten >= UNANSWERED_MAX ||
-		     !call_forget(s, SVC_TRIGGER_DEL,
-				  &(struct svc_trigger_del){.timeline = p->captured_timeline,
-							    .value = group->number})))
+		     !call_forget(s, SVC_CAPTURED_GROUP_DEL,
+				  &(struct svc_captured_group_del){.timeline = p->captured_timeline,
+								   .value = group->number})))
 			return;
 		unpin(s, group);
 		*link = group->next;
@@ -157,7 +157,8 @@ static ncclsvc_result timeline_make(ncclsvc_session *s, const ncclsvc_comm *comm
 		return cuda_error(p->cuda, e, "the GPU cannot access the timelines");
 	p->captured_timeline = timeline;
 	p->captured_page = page_ref(g->page);
-	s->timelines[timeline]->last = SVC_TRIGGER_DEAD; /* the value that releases its streams */
+	s->timelines[timeline]->last =
+		SVC_CAPTURED_GROUP_DEAD; /* the value that releases its streams */
 	return NCCLSVC_OK;
 }
 
@@ -205,12 +206,13 @@ static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
 	struct svc_record r = op->record;
 	r.comm = op->comm->handle;
 	r.epoch = op->comm->epoch;
-	r.flags |= SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
+	r.flags |= SVC_TASK_TIMELINE | SVC_TASK_CAPTURED_GROUP;
 	r.timeline = p->captured_timeline;
 	r.value = op->captured_group;
 	r.graph = at->graph;
 	r.graph_place = at->operation;
-	atomic_store(&svc_timelines(p->captured_page->connection->ring)[r.timeline].triggers, 1);
+	atomic_store(&svc_timelines(p->captured_page->connection->ring)[r.timeline].captured_groups,
+		     1);
 	return call_run(s, &call, SVC_SUBMIT, &r, -1, deadline_in(REQUEST_MS));
 }
 
@@ -218,13 +220,13 @@ static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
  * not reuse it. Keeps the last error. Locked; yields. */
 static void take_back(ncclsvc_session *s, struct captured_group *group)
 {
-	const struct svc_trigger_del request = {.timeline = group->peer->captured_timeline,
-						.value = group->number};
+	const struct svc_captured_group_del request = {.timeline = group->peer->captured_timeline,
+						       .value = group->number};
 	struct call call = {.fd = -1};
 	struct error why;
 	error_keep(&why);
 	if (!group->forgotten && group->peer->own.generation == s->generation)
-		call_run(s, &call, SVC_TRIGGER_DEL, &request, -1, deadline_in(REQUEST_MS));
+		call_run(s, &call, SVC_CAPTURED_GROUP_DEL, &request, -1, deadline_in(REQUEST_MS));
 	error_again(&why);
 	if (!group->forgotten)
 		unpin(s, group);
@@ -339,7 +341,7 @@ static CUresult put(const struct op *ops, unsigned n, CUstream stream, unsigned 
 		add(&b, memop_write_64(WORD(&ops[i], ready), ops[i].captured_group));
 	}
 	for (unsigned i = 0; parts & CAPTURED_GROUP_END && i < n; i += run_of(&ops[i], n - i))
-		add(&b, memop_wait_64(WORD(&ops[i], done), SVC_TRIGGER_DONE));
+		add(&b, memop_wait_64(WORD(&ops[i], done), SVC_CAPTURED_GROUP_DONE));
 	for (unsigned i = 0; parts & CAPTURED_GROUP_END && i < n; i += run_of(&ops[i], n - i))
 		add(&b, memop_write_32(WORD(&ops[i], done), 0));
 	flush(&b);
@@ -451,7 +453,7 @@ void captured_groups_number(struct op *ops, unsigned n)
 		ops[i].captured_group = first ? next_number(p, 0) : p->captured_number;
 		ops[i].record.timeline = p->captured_timeline;
 		ops[i].record.value = ops[i].captured_group;
-		ops[i].record.flags |= SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
+		ops[i].record.flags |= SVC_TASK_TIMELINE | SVC_TASK_CAPTURED_GROUP;
 	}
 }
 

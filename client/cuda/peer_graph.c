@@ -118,7 +118,7 @@ static bool is_broken_off(const struct peer *p)
 {
 	if (p->captured_timeline &&
 	    atomic_load(&svc_timelines(p->captured_page->connection->ring)[p->captured_timeline]
-				 .done) >= SVC_TRIGGER_DEAD)
+				 .done) >= SVC_CAPTURED_GROUP_DEAD)
 		return true;
 	return p->control && (__atomic_load_n(&p->control->abort, __ATOMIC_RELAXED) ||
 			      __atomic_load_n(&p->control->failed, __ATOMIC_RELAXED));

@@ -145,7 +145,7 @@ static ncclsvc_result no_line(void)
 static bool is_given(const ncclsvc_session *s, const struct gpu *g, uint32_t i)
 {
 	return __atomic_load_n(&g->page->given, __ATOMIC_ACQUIRE) >> i & 1 &&
-	       !atomic_load(&stream_counters(g, i)->triggers) &&
+	       !atomic_load(&stream_counters(g, i)->captured_groups) &&
 	       (!s->timelines[i]->pending || !tasks_on_timeline(s, i));
 }
 

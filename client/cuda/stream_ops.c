@@ -139,7 +139,7 @@ static ncclsvc_result wait_on(ncclsvc_session *s, CUstream handle, ncclsvc_task 
 			(unsigned long long)task);
 	if (state == TASK_ENDED || !timeline)
 		return NCCLSVC_OK;
-	if (timeline->last == SVC_TRIGGER_DEAD)
+	if (timeline->last == SVC_CAPTURED_GROUP_DEAD)
 		return captured_group_stream_wait(s, handle, slot);
 	const struct pair *p = &g->pairs[slot->timeline];
 	struct stream st;

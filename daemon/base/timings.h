@@ -53,7 +53,7 @@
 #define SUPERVISOR_LOST_LAST_NS	 UINT64_C(3000000000)
 /* After the last start by a CUDA graph, the scheduler polls for further starts for this long. Then
  * it naps as it does while tasks last long. */
-#define TRIGGERS_EXPECTED_NS	 UINT64_C(10000000)
+#define CAPTURED_EXPECTED_NS	 UINT64_C(10000000)
 /* After a member has left, the scheduler has this long to finish with its slot, which then goes to
  * another communicator. */
 #define COMM_LEAVING_NS		 UINT64_C(100000000)

@@ -19,12 +19,12 @@
 #include "sched/internode/internode_comm.h"
 #include "sched/internode/internode_loop.h"
 #include "sched/internode/unexpected.h"
+#include "sched/queue/captured_groups.h"
 #include "sched/queue/complete.h"
 #include "sched/queue/plan.h"
 #include "sched/queue/plan_slots.h"
 #include "sched/queue/release.h"
 #include "sched/queue/set.h"
-#include "sched/queue/trigger.h"
 
 /* Between two polls of the rings */
 #define COMMANDS_PER_ROUND 64
@@ -68,7 +68,7 @@ static void remove_session(struct scheduler *sched, struct sched_session *s)
 	s->broken = true;
 	s->leaving = true;
 	ingest_drop_group(sched, s);
-	triggers_free(sched, s);
+	captured_groups_drop(sched, s);
 	sched->inputs_ns = 0; /* checks at once for inputs that it no longer signals */
 	if (s->active)
 		sched_session_idle(sched, s);
@@ -350,8 +350,9 @@ static bool run_command(struct scheduler *sched, const struct command *c)
 	case COMMAND_TASK:
 		ingest_socket(sched, s, c->task.serial, &c->task.record);
 		break;
-	case COMMAND_TRIGGER_DEL:
-		trigger_del(sched, s, c->trigger.timeline, c->trigger.value);
+	case COMMAND_CAPTURED_GROUP_DEL:
+		captured_group_delete(sched, s, c->captured_group.timeline,
+				      c->captured_group.value);
 		break;
 	case COMMAND_CANCEL:
 		over = cancel(sched, c);

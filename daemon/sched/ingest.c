@@ -10,11 +10,11 @@
 #include "proto/task.h"
 #include "sched/base/status.h"
 #include "sched/base/tasks.h"
+#include "sched/queue/captured_groups.h"
 #include "sched/queue/complete.h"
 #include "sched/queue/order.h"
 #include "sched/queue/plan.h"
 #include "sched/queue/plan_slots.h"
-#include "sched/queue/trigger.h"
 
 /* Records taken from one ring before other rings get their turn. */
 #define BATCH		  64
@@ -112,7 +112,7 @@ static __attribute__((noinline)) int check_more(struct scheduler *sched, const s
 		*text = "timelines need an attached ring";
 		return NCCLSVC_INVALID_ARGUMENT;
 	}
-	if (r->flags & SVC_TASK_TRIGGER && !(c->transport->flags & TRANSPORT_ON_STREAMS)) {
+	if (r->flags & SVC_TASK_CAPTURED_GROUP && !(c->transport->flags & TRANSPORT_ON_STREAMS)) {
 		*text = on_gpu ? "streams can only start tasks with NCCL, but this daemon's "
 				 "transport is mpi"
 			       : "streams can only start tasks on communicators of GPUs";
@@ -199,16 +199,16 @@ static void close_group(struct scheduler *sched, struct sched_session *s)
 {
 	struct task *first = s->group;
 	const uint32_t n = s->group_tasks;
-	const bool triggered = first->record.flags & SVC_TASK_TRIGGER;
-	if (!s->group_end.result && triggered)
-		s->group_end = status_of(trigger_group(sched, first, n));
+	const bool captured = first->record.flags & SVC_TASK_CAPTURED_GROUP;
+	if (!s->group_end.result && captured)
+		s->group_end = status_of(captured_group_hold(sched, first, n));
 	if (s->group_end.result) {
 		refuse_group(sched, s, &s->group_end);
 		return;
 	}
 	s->group = NULL;
 	s->group_tasks = 0;
-	if (!triggered)
+	if (!captured)
 		order_group(sched, first, n);
 }
 
@@ -262,7 +262,7 @@ static __attribute__((noinline)) void refuse_unadmitted(struct scheduler *sched,
 
 static bool is_kept(const struct task *t)
 {
-	return t->by_socket && t->record.flags & SVC_TASK_TRIGGER;
+	return t->by_socket && t->record.flags & SVC_TASK_CAPTURED_GROUP;
 }
 
 /* It is not part of an open group. */
@@ -276,7 +276,7 @@ static void refuse_kept(struct scheduler *sched, struct sched_session *s, struct
 static void keep(struct scheduler *sched, struct sched_session *s, struct task *t)
 {
 	const char *text;
-	const int result = trigger_keep(sched, t, &text);
+	const int result = captured_group_keep(sched, t, &text);
 	if (!result)
 		return;
 	const ncclsvc_status why = status_of(result);
@@ -314,7 +314,7 @@ static bool take(struct scheduler *sched, struct sched_session *s, struct task *
 		plan_hold(sched, t);
 		return true;
 	}
-	if (s->group && (s->group->record.flags ^ t->record.flags) & SVC_TASK_TRIGGER &&
+	if (s->group && (s->group->record.flags ^ t->record.flags) & SVC_TASK_CAPTURED_GROUP &&
 	    !s->group_end.result)
 		s->group_end = status_of(NCCLSVC_INVALID_ARGUMENT);
 	DL_APPEND(s->group, t);

@@ -20,11 +20,11 @@
 #include "sched/internode/internode_comm.h"
 #include "sched/internode/internode_loop.h"
 #include "sched/internode/launch.h"
+#include "sched/queue/captured_groups.h"
 #include "sched/queue/complete.h"
 #include "sched/queue/order.h"
 #include "sched/queue/release.h"
 #include "sched/queue/set.h"
-#include "sched/queue/trigger.h"
 
 #define EPOLL_EVENTS		64
 #define ROUNDS_PER_CLOCK	4   /* without work; after work, the clock is read at once */
@@ -109,7 +109,8 @@ static int sleep_ms(const struct scheduler *sched)
 /* Does the scheduler wait for a word that a GPU writes, or for room for a set? */
 static bool waits_for_gpus(const struct scheduler *sched)
 {
-	return sched->polled || sched->gpu_inputs || sched->sets->changed || sched->triggering;
+	return sched->polled || sched->gpu_inputs || sched->sets->changed ||
+	       sched->captured_sessions;
 }
 
 /* There is no interrupt for a counter that a GPU writes. The end of a long operation may be noticed
@@ -118,7 +119,8 @@ static uint64_t nap_ns(const struct scheduler *sched, int ms)
 {
 	uint64_t ns = spin_nap_ns(sched->now - sched->busy_ns, SPIN_NAP_SHARE);
 	/* A graph that has started one operation waits until the next one is noticed. */
-	if (sched->triggering && sched->now - sched->triggered_ns < TRIGGERS_EXPECTED_NS)
+	if (sched->captured_sessions &&
+	    sched->now - sched->captured_ns < CAPTURED_EXPECTED_NS)
 		ns = SPIN_NAP_MIN_NS;
 	return ms >= 0 && (uint64_t)ms * 1000000 < ns ? (uint64_t)ms * 1000000 : ns;
 }
@@ -267,8 +269,8 @@ static bool do_round(struct scheduler *sched, struct rounds *r)
 		commands_run_some(sched);
 	bool took = poll_rings(sched);
 	busy |= took;
-	if (sched->triggering)
-		busy |= triggers_poll(sched);
+	if (sched->captured_sessions)
+		busy |= captured_groups_poll(sched);
 	if (sched->inputs)
 		order_check_inputs(sched);
 	if (deadlines_first(&sched->deadlines))

@@ -23,8 +23,8 @@
 #include "sched/internode/internode_loop.h"
 #include "sched/internode/sequence.h"
 #include "sched/internode/unexpected.h"
+#include "sched/queue/captured_groups.h"
 #include "sched/queue/set.h"
-#include "sched/queue/trigger.h"
 
 const struct task_table *scheduler_table(const struct scheduler *sched)
 {
@@ -43,7 +43,7 @@ static void scheduler_free(struct scheduler *sched)
 	struct user *u, *next;
 	for (uint32_t i = 0; sched->sessions && i < sched->config.sessions_max; i++)
 		if (sched->sessions[i]) {
-			triggers_free(sched, sched->sessions[i]);
+			captured_groups_drop(sched, sched->sessions[i]);
 			sched_session_free(sched->sessions[i]);
 		}
 	DL_FOREACH_SAFE (sched->users, u, next) {

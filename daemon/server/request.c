@@ -355,9 +355,9 @@ void request_handle(struct server *s, struct session *c, const struct svc_header
 	case SVC_SUBMIT:
 		submit(s, c, h->serial, body);
 		break;
-	case SVC_TRIGGER_DEL: {
-		struct command cmd = {.kind = COMMAND_TRIGGER_DEL, .session = c->slot};
-		cmd.trigger = *(const struct svc_trigger_del *)body;
+	case SVC_CAPTURED_GROUP_DEL: {
+		struct command cmd = {.kind = COMMAND_CAPTURED_GROUP_DEL, .session = c->slot};
+		cmd.captured_group = *(const struct svc_captured_group_del *)body;
 		scheduler_command(s->scheduler, &cmd);
 		session_reply(c, h->opcode, h->serial, NULL, 0, NULL, 0);
 		break;

@@ -287,8 +287,8 @@ static void handle_event(struct server *s, const struct event *ev)
 	case EVENT_TASK_TOO_LATE:
 		report_too_late(c, ev->too_late.handle, ev->too_late.epoch, ev->too_late.op);
 		break;
-	case EVENT_TRIGGER_FAILED:
-		comm_trigger_failed(&s->comms, ev->tasks.comm, &ev->tasks.status);
+	case EVENT_CAPTURED_GROUP_FAILED:
+		comm_captured_group_failed(&s->comms, ev->tasks.comm, &ev->tasks.status);
 		break;
 	case EVENT_INTERNODE_FAILED:
 		comm_internode_failed(&s->comms, ev->internode.comm, ev->internode.epoch,

@@ -94,7 +94,7 @@ static CUresult add_go(struct worker *w, struct batch *b, const struct launch *l
 static CUresult add_wait(struct worker *w, struct batch *b, const struct launch *l)
 {
 	const struct session_timelines *s = &w->sessions[l->session];
-	if (l->flags & LAUNCH_TRIGGERED)
+	if (l->flags & LAUNCH_CAPTURED)
 		return add_go(w, b, l);
 	if (is_ready(w, l) || ready_soon(w, l))
 		return CUDA_SUCCESS;
@@ -265,7 +265,7 @@ static CUresult owe(struct worker *w, uint32_t slot, const struct launch *launch
 		}
 	if (l->ntimelines == SLOT_WRITES)
 		error = tell(w, slot);
-	l->done[l->ntimelines].operation = launch->flags & LAUNCH_TRIGGERED
+	l->done[l->ntimelines].operation = launch->flags & LAUNCH_CAPTURED
 						   ? CU_STREAM_MEM_OP_WRITE_VALUE_32
 						   : CU_STREAM_MEM_OP_WRITE_VALUE_64;
 	l->done[l->ntimelines].address = address;

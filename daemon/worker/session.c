@@ -123,8 +123,8 @@ void sessions_release(struct worker *w)
 				raise(&s->host[r->timeline].done, r->value);
 		}
 		for (uint32_t i = 0; s->ring && i < SVC_TIMELINES; i++)
-			if (atomic_load(&s->host[i].triggers))
-				raise(&s->host[i].done, SVC_TRIGGER_DEAD);
+			if (atomic_load(&s->host[i].captured_groups))
+				raise(&s->host[i].done, SVC_CAPTURED_GROUP_DEAD);
 	}
 	pthread_mutex_unlock(&sessions_lock);
 }

@@ -21,9 +21,9 @@
 #define WORKER_COMM_SLOTS 256
 
 enum {
-	LAUNCH_MORE = 1,      /* the same ncclGroup continues */
-	LAUNCH_TRIGGERED = 2, /* the low half of done becomes `value`; go is reset */
-	LAUNCH_AHEAD = 4,     /* go is reset, too, once it has come: the GPU waits for it */
+	LAUNCH_MORE = 1,     /* the same ncclGroup continues */
+	LAUNCH_CAPTURED = 2, /* the low half of done becomes `value`; go is reset */
+	LAUNCH_AHEAD = 4,    /* go is reset, too, once it has come: the GPU waits for it */
 };
 enum { COPY_IN, COPY_OUT, COPY_SLOTS };
 

@@ -108,7 +108,7 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 	begin_without(m, node);
 }
 
-void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st)
+void comm_captured_group_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st)
 {
 	struct communicator *m = s->comm_by_slot[slot];
 	const int32_t rank = st->missing_count ? st->missing[0]

@@ -31,8 +31,8 @@ void comm_node_lost(struct communicator *m, uint32_t node);
 void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank);
 void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result,
 			   int32_t node);
-/* A stream-triggered operation failed with this status, which ends the epoch. */
-void comm_trigger_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st);
+/* A captured operation failed with this status, which ends the epoch. */
+void comm_captured_group_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st);
 /* The table of transitions lacks this cause: ends the epoch, or fails the JOINs. */
 void comm_not_in_table(struct communicator *m, ncclsvc_epoch_cause cause);
 

@@ -41,7 +41,7 @@ enum command_kind {
 	COMMAND_MAKE,	       /* workers were told of a communicator: schedules its creation */
 	COMMAND_MAKE_NOT,      /* cancels that, if its turn has not come */
 	COMMAND_STAGING,       /* memory for staging device memory: permanent, before any epoch */
-	COMMAND_TRIGGER_DEL,
+	COMMAND_CAPTURED_GROUP_DEL,
 	COMMAND_DEVICE_WORKER, /* a GPU with staged memory has a worker, or has lost it */
 };
 
@@ -160,7 +160,7 @@ struct command {
 			uint32_t serial;
 			struct svc_record record;
 		} task;
-		struct svc_trigger_del trigger;
+		struct svc_captured_group_del captured_group;
 		struct {
 			enum svc_cancel_kind kind; /* a task or a communicator */
 			uint64_t id; /* unique id of the task; slot of the communicator */

@@ -22,13 +22,13 @@ enum event_kind {
 	EVENT_PONG,
 	EVENT_EPOCH_DIRTY, /* nodes may have launched differently; its NCCL communicator is unusable
 			    */
-	EVENT_TASKS_FAILED,   /* of a communicator whose epoch continues; for the log */
-	EVENT_TASK_REFUSED,   /* it never was a task; the other members may wait for it */
-	EVENT_TASK_TOO_LATE,  /* for its epoch, which had ended because a member was gone: the first
-				 of the session's */
-	EVENT_TRIGGER_FAILED, /* of a communicator whose epoch must end because of it; has `tasks`,
-				 too */
-	EVENT_MEMBER_LEFT,    /* another node reported this about its member, through a failure */
+	EVENT_TASKS_FAILED,  /* of a communicator whose epoch continues; for the log */
+	EVENT_TASK_REFUSED,  /* it never was a task; the other members may wait for it */
+	EVENT_TASK_TOO_LATE, /* for its epoch, which had ended because a member was gone: the first
+				of the session's */
+	EVENT_CAPTURED_GROUP_FAILED, /* of a communicator whose epoch must end because of it; has
+				 `tasks`, too */
+	EVENT_MEMBER_LEFT,	/* another node reported this about its member, through a failure */
 	EVENT_INTERNODE_FAILED, /* an epoch on several nodes cannot continue; end it on all of them
 				 */
 };

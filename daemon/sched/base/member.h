@@ -49,7 +49,7 @@ struct task {
 	uint8_t shown;	/* the state that inspection shows */
 	uint8_t pending_kind;	       /* 0: in no list of pending.c */
 	bool in_flight;		       /* launched on a GPU */
-	bool triggered;		       /* started by a trigger */
+	bool captured;		       /* started by a captured group */
 	struct set_match *match;       /* of a set: RUNNING, but not launched yet */
 	struct node_match *node_match; /* RUNNING, but waits for other nodes */
 	/* A posted Send or Recv, in its member's offers; prev_offer is NULL if it is in none. */
@@ -144,7 +144,7 @@ struct comm {
 	struct pending *pending_tasks; /* [nranks]: pending.c; NULL: nobody reads it */
 	uint32_t decisions;	       /* tombstones of collectives in queues: decision.c */
 	bool misnumbered;	       /* such collectives no longer have the right nth */
-	uint32_t triggering;	       /* timelines with triggers for it */
+	uint32_t captured_timelines;   /* timelines with captured groups for it */
 	uint32_t blocked, gone;
 	int32_t gone_rank; /* one of the members that are gone */
 	struct plan *plan; /* NULL: none */

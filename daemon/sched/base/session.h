@@ -34,15 +34,16 @@ struct handle {
 
 /* A timeline of tasks on GPUs. */
 struct line {
-	uint32_t in_flight; /* tasks */
-	uint64_t owed;	    /* the value that done must reach once no task is in flight */
-	uint32_t triggered; /* tasks that its triggers have started and that have not ended */
-	struct trigger *triggers;
-	struct comm *comm;	     /* of the triggers */
+	uint32_t in_flight;	 /* tasks */
+	uint64_t owed;		 /* the value that done must reach once no task is in flight */
+	uint32_t captured_tasks; /* tasks that its captured groups have started and that have not
+				    ended */
+	struct captured_group *captured_groups;
+	struct comm *comm;	     /* of the captured groups */
 	const struct member *member; /* whose they are */
 	uint64_t arrived_ns;	     /* when the stream reached the newest of them */
 	uint64_t seen;	/* 1 + the commands queued when a number was first seen; 0: none */
-	uint64_t ahead; /* the trigger that was started before its input was ready; or 0 */
+	uint64_t ahead; /* the captured group that was started before its input was ready; or 0 */
 };
 
 /* All sessions of one user. Users take turns, so none waits longer than one turn of each other
@@ -50,10 +51,10 @@ struct line {
 struct user {
 	struct user *prev, *next; /* in the scheduler's list */
 	uint32_t uid, sessions;
-	uint32_t tasks;	     /* alive, including tombstones */
-	uint32_t triggered;  /* operations held by triggers */
-	uint64_t file_bytes; /* of all registered host memory */
-	struct pool *pool;   /* made by user_own_pool */
+	uint32_t tasks;	       /* alive, including tombstones */
+	uint32_t captured_ops; /* operations held by captured groups */
+	uint64_t file_bytes;   /* of all registered host memory */
+	struct pool *pool;     /* made by user_own_pool */
 	bool pool_failed;
 	struct sched_session *active;	   /* whose rings are polled */
 	struct member *ready, **ready_end; /* whose queues may advance */
@@ -92,9 +93,9 @@ struct sched_session {
 	int fd, doorbell, completion;
 	struct sched_session *prev_active, *next_leaving;
 	uint32_t inputs;
-	struct line *lines;  /* [SVC_TIMELINES]; NULL: no communicator of GPUs yet */
-	uint64_t triggering; /* bitmap of lines with triggers */
-	struct sched_session *prev_triggering, *next_triggering;
+	struct line *lines;	     /* [SVC_TIMELINES]; NULL: no communicator of GPUs yet */
+	uint64_t captured_timelines; /* bitmap of lines with captured groups */
+	struct sched_session *prev_captured, *next_captured;
 };
 
 /* Adds to the pins of the record's regions, which ingest.c has found or set to 0. */

@@ -8,7 +8,7 @@
  *               supervisor.c: queues to and from the supervisor; nodes.h: other nodes
  *   queue/      order.c: turns on a communicator; match.c: which tasks match;
  *               set.c: tasks launched as one; plan.c: tasks held until their group is whole;
- *               trigger.c: tasks started by a stream; release.h: how tasks end;
+ *               captured_groups.c: tasks started by a stream; release.h: how tasks end;
  *               complete.c: reports to clients
  *   internode/  communicators on several nodes: internode_comm.h; launch.c: sets are launched
  *   ./          loop.c: the thread, its rounds and its sleep; ingest.c: records -> tasks;
@@ -49,10 +49,10 @@ struct device {
 	struct worker_queue *queue; /* NULL: none */
 	int doorbell;
 	uint32_t wanted;
-	uint32_t triggering; /* communicators with operations in CUDA graphs */
-	uint64_t head;	     /* what is written; the worker sees only the queue's own head */
-	uint32_t generation; /* of its worker, if that only copies; 0: there is none */
-	uint64_t copies[2];  /* seq of the last copy in each slot */
+	uint32_t captured_comms; /* communicators with operations in CUDA graphs */
+	uint64_t head;		 /* what is written; the worker sees only the queue's own head */
+	uint32_t generation;	 /* of its worker, if that only copies; 0: there is none */
+	uint64_t copies[2];	 /* seq of the last copy in each slot */
 };
 
 struct scheduler {
@@ -88,8 +88,8 @@ struct scheduler {
 	uint32_t ready;	   /* members */
 	uint64_t turns;	   /* turns of members so far */
 	struct user *turn; /* the user of the last turn */
-	struct sched_session *triggering; /* sessions with triggers */
-	uint64_t triggered_ns;		  /* when one of them last started a task */
+	struct sched_session *captured_sessions; /* sessions with captured groups */
+	uint64_t captured_ns;			 /* when one of them last started a task */
 	struct task *inputs;
 	uint32_t ninputs, inputs_due; /* due: not checked since a session went to sleep */
 	struct deadlines deadlines;

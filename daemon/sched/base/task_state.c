@@ -30,7 +30,7 @@ static uint32_t state_of(const struct task *t)
 		return NCCLSVC_FAILED;
 	if (t->stage == IN_PLAN)
 		return NCCLSVC_WAITING_GROUP;
-	const bool early = t->in_flight || t->record.flags & SVC_TASK_TRIGGER;
+	const bool early = t->in_flight || t->record.flags & SVC_TASK_CAPTURED_GROUP;
 	if (t->waits_input || (early && !timeline_input_there(t)))
 		return NCCLSVC_WAITING_INPUT;
 	if (t->stage == RUNNING && !t->node_match && (!t->match || t->in_flight))

@@ -68,7 +68,7 @@ void task_free(struct scheduler *sched, struct task *t)
 {
 	t->session->tasks--;
 	t->session->user->tasks--;
-	if (t->triggered)
+	if (t->captured)
 		timeline_task_over(t);
 	if (t->published)
 		unpublish_task(sched, t);

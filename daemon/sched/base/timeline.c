@@ -46,12 +46,12 @@ static void owe(const struct sched_session *s, uint32_t timeline, uint64_t value
  * tasks that have not. */
 static void end(const struct sched_session *s, const struct svc_record *r, bool flew, bool at_once)
 {
-	const bool triggered = r->flags & SVC_TASK_TRIGGER;
+	const bool captured = r->flags & SVC_TASK_CAPTURED_GROUP;
 	if (s->lines && !flew)
 		timeline_forget_owed(s, r->timeline);
-	owe(s, r->timeline, triggered ? SVC_TRIGGER_DEAD : r->value, at_once);
+	owe(s, r->timeline, captured ? SVC_CAPTURED_GROUP_DEAD : r->value, at_once);
 	/* Later tasks in flight have greater values, and may wait for this one's stream. */
-	if (flew && !triggered)
+	if (flew && !captured)
 		raise(done_of(s, r->timeline), r->value);
 }
 
@@ -93,7 +93,7 @@ void timeline_flies(const struct task *t)
 
 void timeline_told(const struct task *t, bool well)
 {
-	if (well && t->record.flags & SVC_TASK_TRIGGER)
+	if (well && t->record.flags & SVC_TASK_CAPTURED_GROUP)
 		return; /* the GPU has written it, and the stream may have reset it */
 	if (t->comm && is_staged(t->member))
 		end_staged(t->session, &t->record, t->member, t);
@@ -105,8 +105,8 @@ void timeline_landed(const struct task *t)
 {
 	t->session->lines[t->record.timeline].in_flight--;
 	/* The GPU may just have written a smaller value than its stream was told. */
-	if (t->tombstone || (t->record.flags & SVC_TASK_TRIGGER &&
-			     t->session->lines[t->record.timeline].owed >= SVC_TRIGGER_DEAD))
+	if (t->tombstone || (t->record.flags & SVC_TASK_CAPTURED_GROUP &&
+			     t->session->lines[t->record.timeline].owed >= SVC_CAPTURED_GROUP_DEAD))
 		end(t->session, &t->record, true, t->comm->released);
 }
 
@@ -131,7 +131,7 @@ void timeline_refused(const struct sched_session *s, const struct svc_record *r)
 
 void timeline_kill(const struct sched_session *s, uint32_t timeline)
 {
-	owe(s, timeline, SVC_TRIGGER_DEAD, false);
+	owe(s, timeline, SVC_CAPTURED_GROUP_DEAD, false);
 }
 
 void timeline_release(struct comm *c)
@@ -147,7 +147,7 @@ void timeline_release(struct comm *c)
 bool timeline_input_there(const struct task *t)
 {
 	const struct svc_record *r = &t->record;
-	if (r->flags & SVC_TASK_TRIGGER)
+	if (r->flags & SVC_TASK_CAPTURED_GROUP)
 		return t->session->lines[r->timeline].ahead != r->value;
 	return !r->timeline ||
 	       atomic_load_explicit(&svc_timelines(t->session->ring)[r->timeline].ready,
@@ -160,24 +160,25 @@ void timeline_release_input(const struct task *t)
 	if (!r->timeline)
 		return;
 	struct svc_timeline *words = &svc_timelines(t->session->ring)[r->timeline];
-	if (r->flags & SVC_TASK_TRIGGER)
+	if (r->flags & SVC_TASK_CAPTURED_GROUP)
 		atomic_store(&words->go, 1);
 	else
 		raise(&words->ready, r->value);
 }
 
-/* The client may reuse the timeline: no member has triggers on it, and none of its tasks runs. */
+/* The client may reuse the timeline: no member has captured groups on it, and none of its tasks
+ * runs. */
 void timeline_let_go(struct sched_session *s, uint32_t timeline)
 {
 	struct line *l = &s->lines[timeline];
-	if (l->comm || l->triggered || l->in_flight)
+	if (l->comm || l->captured_tasks || l->in_flight)
 		return;
 	l->seen = 0;
-	atomic_store(&svc_timelines(s->ring)[timeline].triggers, 0);
+	atomic_store(&svc_timelines(s->ring)[timeline].captured_groups, 0);
 }
 
 void timeline_task_over(const struct task *t)
 {
-	t->session->lines[t->record.timeline].triggered--;
+	t->session->lines[t->record.timeline].captured_tasks--;
 	timeline_let_go(t->session, t->record.timeline);
 }

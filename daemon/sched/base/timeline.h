@@ -6,7 +6,7 @@
  *   done only rises, and passes a task's value only when no operation that the stream waits for
  *   with it can still write to its memory. So the value of a task that fails before its launch is
  *   owed while others of its timeline are in flight, and done is raised after the last of them;
- *   only a release (below) does not wait. If a triggered task (proto/wire_task.h) fails, done is
+ *   only a release (below) does not wait. If a captured task (proto/wire_task.h) fails, done is
  *   raised to a value that no stream takes back. done is raised once per task: when its client is
  *   told or, for a launched task, when it completes; if the GPU has written a smaller value
  *   meanwhile, done is raised again then. ready is raised only for a task whose trainer no longer
@@ -31,16 +31,18 @@ void timeline_told(const struct task *t, bool well);
 void timeline_landed(const struct task *t);
 /* A record that became no task; a stream may wait for it anyway. */
 void timeline_refused(const struct sched_session *s, const struct svc_record *r);
-/* No stream waits any more for tasks started by triggers of the timeline (trigger.h). */
+/* No stream waits any more for tasks started by captured groups of the timeline
+ * (captured_groups.h). */
 void timeline_kill(const struct sched_session *s, uint32_t timeline);
 /* Streams of the communicator no longer wait for tasks in flight, whatever state the GPUs are in.
  */
 void timeline_release(struct comm *c);
 /* Has its trainer's stream reached it? For a launched task, the GPU checks this. */
 bool timeline_input_there(const struct task *t);
-/* The client may reuse the timeline, if no member has triggers on it and none of its tasks runs. */
+/* The client may reuse the timeline, if no member has captured groups on it and none of its tasks
+ * runs. */
 void timeline_let_go(struct sched_session *s, uint32_t timeline);
-/* A task that a trigger has started has ended. */
+/* A task that a captured group has started has ended. */
 void timeline_task_over(const struct task *t);
 /* The GPU no longer waits for the task's input. */
 void timeline_release_input(const struct task *t);

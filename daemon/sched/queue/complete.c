@@ -113,11 +113,11 @@ static inline void fill_times(const struct scheduler *sched, const struct task *
 }
 
 /* The library is not told this; it learns that the epoch has ended. */
-static void report_triggered(struct scheduler *sched, const struct comm *c,
-			     const struct svc_record *r, int32_t rank, uint64_t seq,
-			     const ncclsvc_status *st)
+static void report_captured(struct scheduler *sched, const struct comm *c,
+			    const struct svc_record *r, int32_t rank, uint64_t seq,
+			    const ncclsvc_status *st)
 {
-	struct event event = {.kind = EVENT_TRIGGER_FAILED,
+	struct event event = {.kind = EVENT_CAPTURED_GROUP_FAILED,
 			      .tasks = {c->slot, rank, r->op, seq, *st}};
 	event.tasks.status.epoch = r->epoch;
 	supervisor_event(sched, &event);
@@ -146,8 +146,8 @@ static void report(struct scheduler *sched, const struct task *t, const ncclsvc_
 		report_too_late(sched, t->session, t->record.comm, c->epoch, t->record.op);
 	if (!c || c->ended || c->ending || (st->result == NCCLSVC_CANCELLED && !st->pid_a))
 		return;
-	if (t->record.flags & SVC_TASK_TRIGGER)
-		report_triggered(sched, c, &t->record, t->rank, t->seq, st);
+	if (t->record.flags & SVC_TASK_CAPTURED_GROUP)
+		report_captured(sched, c, &t->record, t->rank, t->seq, st);
 	if (!reported_first(&c->failures, sched->now, st->result))
 		return;
 	supervisor_event(sched,
@@ -211,12 +211,12 @@ static void record_refused(const struct scheduler *sched, const struct member *m
 							      .peer = -1});
 }
 
-/* Triggers report themselves. */
+/* Captured groups report themselves. */
 static void send_refusal(struct scheduler *sched, const struct handle *h,
 			 const struct svc_record *r, int result, const char *text)
 {
 	struct comm *c = h->comm;
-	if (c->ending || result == NCCLSVC_DRAINING || r->flags & SVC_TASK_TRIGGER ||
+	if (c->ending || result == NCCLSVC_DRAINING || r->flags & SVC_TASK_CAPTURED_GROUP ||
 	    !reported_first(&c->refusals, sched->now, result))
 		return;
 	struct event event = {.kind = EVENT_TASK_REFUSED,
@@ -258,7 +258,7 @@ static void tell(struct scheduler *sched, struct task *t, const ncclsvc_status *
 		struct svc_submit_reply reply = {st};
 		s->socket_tasks--;
 		send_reply(sched, s, t->serial, st.result, &reply, sizeof(reply));
-	} else if (t->record.number) { /* otherwise a trigger keeps it */
+	} else if (t->record.number) { /* otherwise a captured group keeps it */
 		write_status(sched, s, t->record.number, &st);
 	}
 	if (st.result) {
@@ -317,9 +317,9 @@ void complete_refused(struct scheduler *sched, struct sched_session *s,
 	write_status(sched, s, record->number, &st);
 	timeline_refused(s, record); /* even so, a stream may wait for it */
 	const struct handle *h = record->comm < s->nhandles ? &s->handles[record->comm] : NULL;
-	if (record->flags & SVC_TASK_TRIGGER && h && h->comm &&
+	if (record->flags & SVC_TASK_CAPTURED_GROUP && h && h->comm &&
 	    h->comm->transport->flags & TRANSPORT_ON_STREAMS)
-		report_triggered(sched, h->comm, record, h->rank, 0, &st);
+		report_captured(sched, h->comm, record, h->rank, 0, &st);
 }
 
 /* The caller's fence is between the statuses and this check, as the client's is between its request

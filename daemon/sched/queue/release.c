@@ -4,6 +4,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "captured_groups.h"
 #include "match.h"
 #include "plan.h"
 #include "plan_slots.h"
@@ -15,7 +16,6 @@
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"
 #include "sched/base/timeline.h"
-#include "trigger.h"
 
 /* Fills in the ranks that the task waits for. */
 static void name_missing(const struct task *t, ncclsvc_status *st)
@@ -54,7 +54,7 @@ static uint64_t deadline_of(const struct scheduler *sched, const struct task *t)
 
 static bool is_early(const struct scheduler *sched, const struct task *t)
 {
-	return t->record.flags & SVC_TASK_TRIGGER && deadline_of(sched, t) > sched->now;
+	return t->record.flags & SVC_TASK_CAPTURED_GROUP && deadline_of(sched, t) > sched->now;
 }
 
 void release_overdue(struct scheduler *sched)
@@ -149,7 +149,7 @@ static void close_epoch(struct scheduler *sched, struct comm *c, const ncclsvc_s
 		h->end = end_of(&c->later, k);
 		h->too_late_reported = false;
 		s->members--;
-		triggers_end(sched, s, m, &h->end);
+		captured_groups_end(sched, s, m, &h->end);
 		if (s->group && s->spoiled != sched->ends)
 			spoil_group(s, c, -1, &h->end);
 		s->spoiled = sched->ends;
@@ -223,7 +223,7 @@ bool release_member(struct scheduler *sched, struct comm *c, int32_t rank)
 		struct handle *h = &s->handles[m->handle];
 		s->members -= h->comm != NULL;
 		*h = (struct handle){0};
-		triggers_end(sched, s, m, &own);
+		captured_groups_end(sched, s, m, &own);
 		spoil_group(s, c, rank, &own);
 		if (!clear_member(sched, m, &own, &st, enough))
 			return false;

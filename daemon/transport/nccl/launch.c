@@ -107,9 +107,9 @@ static struct launch *write_launch(struct scheduler *sched, struct task *t)
 	l->type = r->type;
 	l->redop = r->redop;
 	l->flags = LAUNCH_MORE;
-	if (r->flags & SVC_TASK_TRIGGER) {
-		l->flags |= LAUNCH_TRIGGERED | (timeline_input_there(t) ? 0 : LAUNCH_AHEAD);
-		l->value = SVC_TRIGGER_DONE;
+	if (r->flags & SVC_TASK_CAPTURED_GROUP) {
+		l->flags |= LAUNCH_CAPTURED | (timeline_input_there(t) ? 0 : LAUNCH_AHEAD);
+		l->value = SVC_CAPTURED_GROUP_DONE;
 	}
 	return l;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "trigger.h"
+#include "captured_groups.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,18 +17,18 @@
 #include "sched/base/timeline.h"
 
 /* A validated operation. */
-struct triggered {
+struct captured_op {
 	struct svc_record record;
 	struct member *member;
 	char *src, *dst;
 };
 
-struct trigger {
+struct captured_group {
 	UT_hash_handle hh; /* in its timeline, by number */
 	uint32_t number;
 	uint32_t n;
 	bool kept; /* otherwise it runs once */
-	struct triggered ops[];
+	struct captured_op ops[];
 };
 
 static struct svc_timeline *words(const struct sched_session *s, uint32_t timeline)
@@ -38,37 +38,38 @@ static struct svc_timeline *words(const struct sched_session *s, uint32_t timeli
 
 /* ---- Adding and removing ---- */
 
-static struct trigger *find(const struct sched_session *s, uint32_t timeline, uint64_t number)
+static struct captured_group *find(const struct sched_session *s, uint32_t timeline,
+				   uint64_t number)
 {
-	struct trigger *t = NULL;
+	struct captured_group *t = NULL;
 	const uint32_t key = (uint32_t)number;
-	if (number <= SVC_TRIGGER_MAX)
-		HASH_FIND(hh, s->lines[timeline].triggers, &key, sizeof(key), t);
+	if (number <= SVC_CAPTURED_GROUP_MAX)
+		HASH_FIND(hh, s->lines[timeline].captured_groups, &key, sizeof(key), t);
 	return t;
 }
 
 /* The word is checked until its member's epoch has ended, or must end because of the word. */
 static void watch(struct scheduler *sched, struct sched_session *s, uint32_t timeline)
 {
-	if (!s->triggering)
-		DL_APPEND2(sched->triggering, s, prev_triggering, next_triggering);
-	s->triggering |= UINT64_C(1) << timeline;
+	if (!s->captured_timelines)
+		DL_APPEND2(sched->captured_sessions, s, prev_captured, next_captured);
+	s->captured_timelines |= UINT64_C(1) << timeline;
 }
 
 static void unwatch(struct scheduler *sched, struct sched_session *s, uint32_t timeline)
 {
 	const uint64_t bit = UINT64_C(1) << timeline;
-	if (s->triggering == bit)
-		DL_DELETE2(sched->triggering, s, prev_triggering, next_triggering);
-	s->triggering &= ~bit;
+	if (s->captured_timelines == bit)
+		DL_DELETE2(sched->captured_sessions, s, prev_captured, next_captured);
+	s->captured_timelines &= ~bit;
 }
 
-/* Adds to the number of triggered communicators on each of its local GPUs. */
+/* Adds to the number of captured communicators on each of its local GPUs. */
 static void count(struct scheduler *sched, const struct comm *c, int by)
 {
 	for (uint32_t k = 0; k < c->nranks; k++)
 		if (c->members[k].device >= 0)
-			sched->devices[c->members[k].device].triggering += (uint32_t)by;
+			sched->devices[c->members[k].device].captured_comms += (uint32_t)by;
 }
 
 static bool shares_gpus(const struct scheduler *sched, const struct comm *c)
@@ -76,31 +77,31 @@ static bool shares_gpus(const struct scheduler *sched, const struct comm *c)
 	bool shares = false;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		shares = shares || (c->members[k].device >= 0 &&
-				    sched->devices[c->members[k].device].triggering > 1);
+				    sched->devices[c->members[k].device].captured_comms > 1);
 	return shares;
 }
 
-static void insert(struct scheduler *sched, const struct task *of, struct trigger *t)
+static void insert(struct scheduler *sched, const struct task *of, struct captured_group *t)
 {
 	struct line *l = &of->session->lines[of->record.timeline];
-	if (!l->triggers && !of->comm->triggering++)
+	if (!l->captured_groups && !of->comm->captured_timelines++)
 		count(sched, of->comm, 1);
 	l->comm = of->comm;
 	l->member = of->member;
-	HASH_ADD(hh, l->triggers, number, sizeof(t->number), t);
+	HASH_ADD(hh, l->captured_groups, number, sizeof(t->number), t);
 	watch(sched, of->session, of->record.timeline);
 }
 
 static void release(struct scheduler *sched, struct sched_session *s, uint32_t timeline,
-		    struct trigger *t)
+		    struct captured_group *t)
 {
 	struct line *l = &s->lines[timeline];
-	HASH_DELETE(hh, l->triggers, t);
+	HASH_DELETE(hh, l->captured_groups, t);
 	for (uint32_t i = 0; i < t->n; i++)
 		sched_session_pin(s, &t->ops[i].record, -1);
-	s->user->triggered -= t->n;
+	s->user->captured_ops -= t->n;
 	free(t);
-	if (!l->triggers && !--l->comm->triggering)
+	if (!l->captured_groups && !--l->comm->captured_timelines)
 		count(sched, l->comm, -1);
 }
 
@@ -112,31 +113,30 @@ static const char *refusal(const struct scheduler *sched, const struct task *t, 
 	const struct line *l = &s->lines[t->record.timeline];
 	timeline_forget_owed(s, t->record.timeline);
 	*result = NCCLSVC_INVALID_ARGUMENT;
-	if (l->owed >= SVC_TRIGGER_DEAD || (l->comm && l->member != t->member))
-		return "the timeline's triggers belonged to another communicator, or to an epoch "
-		       "that "
-		       "is over";
+	if (l->owed >= SVC_CAPTURED_GROUP_DEAD || (l->comm && l->member != t->member))
+		return "the timeline's captured groups belonged to another communicator, or to an "
+		       "epoch that is over";
 	*result = NCCLSVC_LIMIT;
-	if (s->user->triggered + n > sched->config.user_tasks_max)
+	if (s->user->captured_ops + n > sched->config.user_tasks_max)
 		return "too many operations of this user wait for streams to start them";
 	*result = NCCLSVC_OK;
 	return NULL;
 }
 
-static void append(struct trigger *trigger, const struct task *t)
+static void append(struct captured_group *group, const struct task *t)
 {
-	trigger->ops[trigger->n++] = (struct triggered){t->record, t->member, t->src, t->dst};
-	t->session->user->triggered++;
+	group->ops[group->n++] = (struct captured_op){t->record, t->member, t->src, t->dst};
+	t->session->user->captured_ops++;
 	sched_session_pin(t->session, &t->record, 1);
 }
 
-/* Creates a trigger with the task's number, with room for n more operations than `old`, which it
- * replaces. NULL: no memory. */
-static struct trigger *make_trigger(struct scheduler *sched, const struct task *of,
-				    struct trigger *old, uint32_t n)
+/* Creates a captured group with the task's number, with room for n more operations than `old`,
+ * which it replaces. NULL: no memory. */
+static struct captured_group *make_group(struct scheduler *sched, const struct task *of,
+					 struct captured_group *old, uint32_t n)
 {
 	const uint32_t had = old ? old->n : 0;
-	struct trigger *t = malloc(sizeof(*t) + (had + n) * sizeof(t->ops[0]));
+	struct captured_group *t = malloc(sizeof(*t) + (had + n) * sizeof(t->ops[0]));
 	if (!t)
 		return NULL;
 	t->number = (uint32_t)of->record.value;
@@ -145,8 +145,8 @@ static struct trigger *make_trigger(struct scheduler *sched, const struct task *
 	if (old) {
 		struct line *l = &of->session->lines[of->record.timeline];
 		memcpy(t->ops, old->ops, had * sizeof(t->ops[0]));
-		HASH_DELETE(hh, l->triggers, old);
-		HASH_ADD(hh, l->triggers, number, sizeof(t->number), t);
+		HASH_DELETE(hh, l->captured_groups, old);
+		HASH_ADD(hh, l->captured_groups, number, sizeof(t->number), t);
 		free(old);
 	} else {
 		insert(sched, of, t);
@@ -154,7 +154,7 @@ static struct trigger *make_trigger(struct scheduler *sched, const struct task *
 	return t;
 }
 
-int trigger_keep(struct scheduler *sched, struct task *t, const char **text)
+int captured_group_keep(struct scheduler *sched, struct task *t, const char **text)
 {
 	struct sched_session *s = t->session;
 	int result;
@@ -163,15 +163,15 @@ int trigger_keep(struct scheduler *sched, struct task *t, const char **text)
 		timeline_let_go(s, t->record.timeline);
 		return result;
 	}
-	struct trigger *old = find(s, t->record.timeline, t->record.value);
-	*text = "another group has the trigger's number, or the group is too large";
+	struct captured_group *old = find(s, t->record.timeline, t->record.value);
+	*text = "another captured group has this number, or the group is too large";
 	if (old && (!old->kept || old->ops[0].member != t->member || old->n == SVC_GROUP_TASKS))
 		return NCCLSVC_INVALID_ARGUMENT;
-	struct trigger *trigger = make_trigger(sched, t, old, 1);
+	struct captured_group *group = make_group(sched, t, old, 1);
 	*text = "out of memory";
-	if (!trigger)
+	if (!group)
 		return NCCLSVC_NO_MEMORY;
-	append(trigger, t);
+	append(group, t);
 	t->record.timeline = 0; /* nothing waits for the end of a kept task */
 	complete_task(sched, t, &status_ok);
 	task_free(sched, t);
@@ -185,14 +185,14 @@ static bool is_one(const struct task *first)
 	const struct task *t;
 	DL_FOREACH (first, t) {
 		const struct svc_record *b = &t->record;
-		if (!(b->flags & SVC_TASK_TRIGGER) || t->member != first->member ||
+		if (!(b->flags & SVC_TASK_CAPTURED_GROUP) || t->member != first->member ||
 		    b->timeline != a->timeline || b->value != a->value)
 			return false;
 	}
 	return true;
 }
 
-int trigger_group(struct scheduler *sched, struct task *first, uint32_t n)
+int captured_group_hold(struct scheduler *sched, struct task *first, uint32_t n)
 {
 	struct sched_session *s = first->session;
 	struct task *t, *next;
@@ -201,23 +201,23 @@ int trigger_group(struct scheduler *sched, struct task *first, uint32_t n)
 		return NCCLSVC_INVALID_ARGUMENT;
 	if (refusal(sched, first, n, &result))
 		return result;
-	struct trigger *trigger = make_trigger(sched, first, NULL, n);
-	if (!trigger)
+	struct captured_group *group = make_group(sched, first, NULL, n);
+	if (!group)
 		return NCCLSVC_NO_MEMORY;
 	DL_FOREACH_SAFE (first, t, next) {
-		append(trigger, t);
+		append(group, t);
 		DL_DELETE(first, t);
 		task_free(sched, t);
 	}
 	return NCCLSVC_OK;
 }
 
-void trigger_del(struct scheduler *sched, struct sched_session *s, uint32_t timeline,
-		 uint64_t value)
+void captured_group_delete(struct scheduler *sched, struct sched_session *s, uint32_t timeline,
+			   uint64_t value)
 {
 	if (!s->lines || timeline >= SVC_TIMELINES)
 		return;
-	struct trigger *t = find(s, timeline, value);
+	struct captured_group *t = find(s, timeline, value);
 	if (t && t->kept)
 		release(sched, s, timeline, t);
 }
@@ -225,8 +225,8 @@ void trigger_del(struct scheduler *sched, struct sched_session *s, uint32_t time
 /* ---- The end of an epoch ---- */
 
 /* Tasks that run once are reported to their client. */
-static void refuse_once(struct scheduler *sched, struct sched_session *s, const struct trigger *t,
-			const ncclsvc_status *end)
+static void refuse_once(struct scheduler *sched, struct sched_session *s,
+			const struct captured_group *t, const ncclsvc_status *end)
 {
 	for (uint32_t i = 0; !t->kept && i < t->n; i++) {
 		sched->live--;
@@ -234,17 +234,17 @@ static void refuse_once(struct scheduler *sched, struct sched_session *s, const 
 	}
 }
 
-void triggers_end(struct scheduler *sched, struct sched_session *s, const struct member *m,
-		  const ncclsvc_status *end)
+void captured_groups_end(struct scheduler *sched, struct sched_session *s, const struct member *m,
+			 const ncclsvc_status *end)
 {
 	for (uint32_t i = 0; s->lines && i < SVC_TIMELINES; i++) {
 		struct line *l = &s->lines[i];
 		if (!l->comm || l->member != m)
 			continue;
 		timeline_kill(s, i);
-		while (l->triggers) {
-			refuse_once(sched, s, l->triggers, end);
-			release(sched, s, i, l->triggers);
+		while (l->captured_groups) {
+			refuse_once(sched, s, l->captured_groups, end);
+			release(sched, s, i, l->captured_groups);
 		}
 		unwatch(sched, s, i);
 		l->comm = NULL;
@@ -253,15 +253,15 @@ void triggers_end(struct scheduler *sched, struct sched_session *s, const struct
 	}
 }
 
-void triggers_free(struct scheduler *sched, struct sched_session *s)
+void captured_groups_drop(struct scheduler *sched, struct sched_session *s)
 {
 	for (uint32_t i = 0; s->lines && i < SVC_TIMELINES; i++) {
-		while (s->lines[i].triggers) {
-			const struct trigger *t = s->lines[i].triggers;
+		while (s->lines[i].captured_groups) {
+			const struct captured_group *t = s->lines[i].captured_groups;
 			sched->live -= t->kept ? 0 : t->n;
-			release(sched, s, i, s->lines[i].triggers);
+			release(sched, s, i, s->lines[i].captured_groups);
 		}
-		if (s->triggering >> i & 1)
+		if (s->captured_timelines >> i & 1)
 			unwatch(sched, s, i);
 	}
 }
@@ -269,7 +269,7 @@ void triggers_free(struct scheduler *sched, struct sched_session *s)
 /* ---- Starting ---- */
 
 static struct task *make(struct scheduler *sched, struct sched_session *s,
-			 const struct triggered *op)
+			 const struct captured_op *op)
 {
 	struct task *t = task_alloc(sched, s);
 	if (!t)
@@ -281,8 +281,8 @@ static struct task *make(struct scheduler *sched, struct sched_session *s,
 	t->comm = op->member->comm;
 	t->src = op->src;
 	t->dst = op->dst;
-	t->triggered = true;
-	s->lines[op->record.timeline].triggered++;
+	t->captured = true;
+	s->lines[op->record.timeline].captured_tasks++;
 	return t;
 }
 
@@ -297,11 +297,11 @@ static void free_all(struct scheduler *sched, struct task *first)
 
 /* NULL: there is no room for this many tasks, as *why says. */
 static struct task *make_all(struct scheduler *sched, struct sched_session *s,
-			     const struct trigger *trigger, ncclsvc_status *why)
+			     const struct captured_group *group, ncclsvc_status *why)
 {
 	struct task *first = NULL;
-	for (uint32_t i = 0; i < trigger->n; i++) {
-		struct task *t = make(sched, s, &trigger->ops[i]);
+	for (uint32_t i = 0; i < group->n; i++) {
+		struct task *t = make(sched, s, &group->ops[i]);
 		if (!t) {
 			*why = task_no_room(sched, s);
 			free_all(sched, first);
@@ -312,20 +312,20 @@ static struct task *make_all(struct scheduler *sched, struct sched_session *s,
 	return first;
 }
 
-static bool start(struct scheduler *sched, struct sched_session *s, const struct trigger *trigger,
-		  ncclsvc_status *why)
+static bool start(struct scheduler *sched, struct sched_session *s,
+		  const struct captured_group *group, ncclsvc_status *why)
 {
 	sched->steps += STEP_RECORD;
-	struct task *first = make_all(sched, s, trigger, why);
+	struct task *first = make_all(sched, s, group, why);
 	if (!first)
 		return false;
-	if (trigger->kept) {
-		sched->live += trigger->n;
-		table_count(&s->counts->submitted, trigger->n);
+	if (group->kept) {
+		sched->live += group->n;
+		table_count(&s->counts->submitted, group->n);
 	}
-	sched->triggered_ns = sched->now;
-	sched->steps += trigger->n * STEP_RECORD;
-	order_group(sched, first, trigger->n);
+	sched->captured_ns = sched->now;
+	sched->steps += group->n * STEP_RECORD;
+	order_group(sched, first, group->n);
 	return true;
 }
 
@@ -336,7 +336,7 @@ static void start_ahead(struct scheduler *sched, struct sched_session *s, uint32
 			uint64_t value)
 {
 	struct line *l = &s->lines[timeline];
-	const struct trigger *t = find(s, timeline, value);
+	const struct captured_group *t = find(s, timeline, value);
 	ncclsvc_status why;
 	if (!t || !t->kept || shares_gpus(sched, l->comm))
 		return;
@@ -351,7 +351,7 @@ static void fail(struct scheduler *sched, struct sched_session *s, uint32_t time
 		 const ncclsvc_status *why)
 {
 	const struct comm *c = s->lines[timeline].comm;
-	struct event event = {.kind = EVENT_TRIGGER_FAILED,
+	struct event event = {.kind = EVENT_CAPTURED_GROUP_FAILED,
 			      .tasks = {.comm = c->slot, .status = *why}};
 	event.tasks.status.epoch = c->epoch;
 	supervisor_event(sched, &event);
@@ -368,13 +368,13 @@ static void show_all(struct scheduler *sched, const struct member *m)
 		task_show(sched, t);
 }
 
-/* The stream has reached the trigger of that number. A task launched ahead may have run before its
- * own number was seen, as a later number shows, and its graph may be gone by then. */
+/* The stream has reached the captured group of that number. A task launched ahead may have run
+ * before its own number was seen, as a later number shows, and its graph may be gone by then. */
 static void arrive(struct scheduler *sched, struct sched_session *s, uint32_t timeline,
 		   uint64_t value)
 {
 	struct line *l = &s->lines[timeline];
-	struct trigger *t = find(s, timeline, value);
+	struct captured_group *t = find(s, timeline, value);
 	const bool started = l->ahead == value;
 	ncclsvc_status why = status_of(NCCLSVC_PROTOCOL); /* no existing graph has it */
 	if (!t && !started) {
@@ -421,14 +421,14 @@ static bool look(struct scheduler *sched, struct sched_session *s, uint32_t time
 	return true;
 }
 
-bool triggers_poll(struct scheduler *sched)
+bool captured_groups_poll(struct scheduler *sched)
 {
 	bool any = false;
 	struct sched_session *s, *next;
-	DL_FOREACH_SAFE2 (sched->triggering, s, next, next_triggering) {
+	DL_FOREACH_SAFE2 (sched->captured_sessions, s, next, next_captured) {
 		/* One group per session and round, so that others have their turn. */
 		bool one = false;
-		for (uint64_t lines = s->triggering; lines && !one; lines &= lines - 1)
+		for (uint64_t lines = s->captured_timelines; lines && !one; lines &= lines - 1)
 			one = look(sched, s, (uint32_t)__builtin_ctzll(lines));
 		any |= one;
 	}

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tasks that a stream starts (sched/queue/trigger.h), from clients that follow the rules, and
- * from others, which only harm themselves. */
+ * Tasks that a stream starts (sched/queue/captured_groups.h), from clients that follow the rules,
+ * and from others, which only harm themselves. */
 #include "scheduler_gpus.h"
 
 #define LINE 1 /* the timeline that the tests use */
 
-static struct svc_record triggered(uint32_t comm, uint32_t device, uint64_t number)
+static struct svc_record captured(uint32_t comm, uint32_t device, uint64_t number)
 {
 	struct svc_record r = record(comm, NCCLSVC_ALL_REDUCE, device);
-	r.flags = SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
+	r.flags = SVC_TASK_TIMELINE | SVC_TASK_CAPTURED_GROUP;
 	r.timeline = LINE;
 	r.value = number;
 	return r;
@@ -16,7 +16,7 @@ static struct svc_record triggered(uint32_t comm, uint32_t device, uint64_t numb
 
 static void keep(uint32_t trainer, uint32_t comm, uint64_t number)
 {
-	assert_int_equal(submit_by_socket(trainer, triggered(comm, trainer, number)), 0);
+	assert_int_equal(submit_by_socket(trainer, captured(comm, trainer, number)), 0);
 }
 
 /* The stream writes the number. */
@@ -28,15 +28,15 @@ static void arrive(uint32_t trainer, uint64_t number)
 /* The graph with that number is gone. */
 static void forget(uint32_t trainer, uint64_t number)
 {
-	command((struct command){.kind = COMMAND_TRIGGER_DEL,
+	command((struct command){.kind = COMMAND_CAPTURED_GROUP_DEL,
 				 .session = trainer,
-				 .trigger = {.timeline = LINE, .value = number}});
+				 .captured_group = {.timeline = LINE, .value = number}});
 }
 
 /* The stream reads the word, and clears it. */
 static void comes_back(uint32_t trainer)
 {
-	goes_on(trainer, LINE, SVC_TRIGGER_DONE);
+	goes_on(trainer, LINE, SVC_CAPTURED_GROUP_DONE);
 	atomic_store(&line(trainer, LINE)->done, 0);
 }
 
@@ -74,7 +74,7 @@ static void others_go_on(void)
 
 /* ---- By the rules ---- */
 
-static void a_kept_trigger_runs_whenever_its_number_arrives(void **state)
+static void a_kept_group_runs_whenever_its_number_arrives(void **state)
 {
 	(void)state;
 	start_two();
@@ -86,7 +86,7 @@ static void a_kept_trigger_runs_whenever_its_number_arrives(void **state)
 		arrive(1, 9);
 		launched(0, round);
 		launched(1, round);
-		assert_int_equal(launch(0, round - 1)->flags, LAUNCH_TRIGGERED);
+		assert_int_equal(launch(0, round - 1)->flags, LAUNCH_CAPTURED);
 		run_all(0);
 		run_all(1);
 		comes_back(0);
@@ -107,7 +107,7 @@ static void the_next_operation_is_launched_early(void **state)
 	arrive(1, 1);
 	launched(0, 2);
 	launched(1, 2);
-	assert_int_equal(launch(0, 1)->flags, LAUNCH_TRIGGERED | LAUNCH_AHEAD);
+	assert_int_equal(launch(0, 1)->flags, LAUNCH_CAPTURED | LAUNCH_AHEAD);
 	run_to(0, 1);
 	run_to(1, 1);
 	comes_back(0);
@@ -157,7 +157,7 @@ static void a_graph_is_gone_early(void **state)
 		arrive(i, 2);
 	}
 	nothing_comes();
-	assert_int_equal(events_of(EVENT_TRIGGER_FAILED), 0);
+	assert_int_equal(events_of(EVENT_CAPTURED_GROUP_FAILED), 0);
 	others_go_on();
 }
 
@@ -165,7 +165,7 @@ static void an_eager_task_runs_once(void **state)
 {
 	(void)state;
 	start_two();
-	const uint64_t a = submit_one(0, triggered(0, 0, 5)), b = submit_one(1, triggered(0, 1, 5));
+	const uint64_t a = submit_one(0, captured(0, 0, 5)), b = submit_one(1, captured(0, 1, 5));
 	nothing_comes();
 	arrive(0, 5);
 	arrive(1, 5);
@@ -177,7 +177,7 @@ static void an_eager_task_runs_once(void **state)
 	ends(1, b, 0);
 	comes_back(0);
 	arrive(0, 5); /* it is over */
-	assert_int_equal(next_event(EVENT_TRIGGER_FAILED).tasks.comm, 0);
+	assert_int_equal(next_event(EVENT_CAPTURED_GROUP_FAILED).tasks.comm, 0);
 	others_go_on();
 }
 
@@ -186,25 +186,25 @@ static void an_eager_task_runs_once(void **state)
 /* The supervisor is notified only of the first such number. */
 static void numbers_that_nobody_keeps(void **state)
 {
-	static const uint64_t numbers[] = {8, UINT32_MAX, SVC_TRIGGER_DEAD | 7, UINT64_MAX};
+	static const uint64_t numbers[] = {8, UINT32_MAX, SVC_CAPTURED_GROUP_DEAD | 7, UINT64_MAX};
 	(void)state;
 	start_two();
 	keep(0, 0, 7);
 	keep(1, 0, 7);
 	for (uint32_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-		struct svc_record r = triggered(0, 0, 7);
+		struct svc_record r = captured(0, 0, 7);
 		r.timeline = LINE + i;
 		assert_int_equal(submit_by_socket(0, r), 0);
 		atomic_store(&line(0, LINE + i)->ready, numbers[i]);
-		assert_int_equal(next_event(EVENT_TRIGGER_FAILED).tasks.comm, 0);
+		assert_int_equal(next_event(EVENT_CAPTURED_GROUP_FAILED).tasks.comm, 0);
 		atomic_store(&line(0, LINE + i)->ready, numbers[i]);
-		assert_int_equal(events_of(EVENT_TRIGGER_FAILED), 0);
+		assert_int_equal(events_of(EVENT_CAPTURED_GROUP_FAILED), 0);
 		others_go_on();
 	}
 	nothing_comes();
 	end_epoch(0, NCCLSVC_PROTOCOL, 0);
 	next_event(EVENT_EPOCH_GONE);
-	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_TRIGGER_DEAD);
+	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_CAPTURED_GROUP_DEAD);
 	arrive(0, 7); /* no longer read */
 	others_go_on();
 	assert_int_equal(head(0), 0);
@@ -216,9 +216,9 @@ static void a_number_has_one_group(void **state)
 	start_two();
 	keep(0, 0, 7);
 	keep(1, 0, 7);
-	const uint64_t once = submit_one(0, triggered(0, 0, 8));
+	const uint64_t once = submit_one(0, captured(0, 0, 8));
 	nothing_comes(); /* the ring has been read */
-	assert_int_equal(submit_by_socket(0, triggered(0, 0, 8)), NCCLSVC_INVALID_ARGUMENT);
+	assert_int_equal(submit_by_socket(0, captured(0, 0, 8)), NCCLSVC_INVALID_ARGUMENT);
 	assert_false(over(0, once));
 	arrive(0, 7);
 	arrive(1, 7);
@@ -226,11 +226,11 @@ static void a_number_has_one_group(void **state)
 	run_all(0);
 	comes_back(0);
 	/* A stream may wait for a task in the ring, so its communicator and timeline must end. */
-	ends(0, submit_one(0, triggered(0, 0, 7)), NCCLSVC_INVALID_ARGUMENT);
-	assert_int_equal(next_event(EVENT_TRIGGER_FAILED).tasks.comm, 0);
+	ends(0, submit_one(0, captured(0, 0, 7)), NCCLSVC_INVALID_ARGUMENT);
+	assert_int_equal(next_event(EVENT_CAPTURED_GROUP_FAILED).tasks.comm, 0);
 	run_all(1);
 	end_epoch(0, NCCLSVC_PROTOCOL, 0);
-	goes_on(0, LINE, SVC_TRIGGER_DEAD);
+	goes_on(0, LINE, SVC_CAPTURED_GROUP_DEAD);
 	others_go_on();
 }
 
@@ -239,9 +239,9 @@ static void a_group_is_of_one_kind_and_number(void **state)
 	(void)state;
 	start_two();
 	const struct svc_record plain = record(0, NCCLSVC_ALL_REDUCE, 0);
-	struct svc_record groups[][2] = {{triggered(0, 0, 1), plain},
-					 {plain, triggered(0, 0, 1)},
-					 {triggered(0, 0, 1), triggered(0, 0, 2)}};
+	struct svc_record groups[][2] = {{captured(0, 0, 1), plain},
+					 {plain, captured(0, 0, 1)},
+					 {captured(0, 0, 1), captured(0, 0, 2)}};
 	for (uint32_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
 		for (unsigned k = 0; k < 2; k++) /* each refusal has its own timeline */
 			groups[i][k].timeline += groups[i][k].timeline ? i : 0;
@@ -259,8 +259,8 @@ static void a_timeline_is_of_one_communicator(void **state)
 	start_two();
 	START(2, 2, LIST(0, 2), LIST(0, 2));
 	keep(0, 0, 1);
-	assert_int_equal(submit_by_socket(0, triggered(2, 0, 2)), NCCLSVC_INVALID_ARGUMENT);
-	ends(0, submit_one(0, triggered(2, 0, 2)), NCCLSVC_INVALID_ARGUMENT);
+	assert_int_equal(submit_by_socket(0, captured(2, 0, 2)), NCCLSVC_INVALID_ARGUMENT);
+	ends(0, submit_one(0, captured(2, 0, 2)), NCCLSVC_INVALID_ARGUMENT);
 }
 
 static void records_that_cannot_be(void **state)
@@ -269,9 +269,9 @@ static void records_that_cannot_be(void **state)
 	(void)state;
 	start_two();
 	for (size_t i = 0; i < 5; i++)
-		bad[i] = triggered(0, 0, 1);
+		bad[i] = captured(0, 0, 1);
 	bad[0].value = 0;
-	bad[1].value = SVC_TRIGGER_DEAD;
+	bad[1].value = SVC_CAPTURED_GROUP_DEAD;
 	bad[2].timeline = SVC_TIMELINES;
 	bad[3].count = UINT64_MAX / 2;
 	bad[4].src_region = 77;
@@ -291,30 +291,32 @@ static void groups_and_users_have_limits(void **state)
 	start_two();
 	for (uint32_t i = 0; i < SVC_GROUP_TASKS; i++)
 		keep(0, 0, 1);
-	assert_int_equal(submit_by_socket(0, triggered(0, 0, 1)), NCCLSVC_INVALID_ARGUMENT);
+	assert_int_equal(submit_by_socket(0, captured(0, 0, 1)), NCCLSVC_INVALID_ARGUMENT);
 	for (uint32_t i = SVC_GROUP_TASKS; i < USER_TASKS; i++)
 		keep(0, 0, 2 + i);
-	assert_int_equal(submit_by_socket(0, triggered(0, 0, 1 << 20)), NCCLSVC_LIMIT);
-	ends(0, submit_one(0, triggered(0, 0, 1 << 21)), NCCLSVC_LIMIT);
+	assert_int_equal(submit_by_socket(0, captured(0, 0, 1 << 20)), NCCLSVC_LIMIT);
+	ends(0, submit_one(0, captured(0, 0, 1 << 21)), NCCLSVC_LIMIT);
 	others_go_on();
 }
 
 static void nothing_is_deleted_that_is_not_kept(void **state)
 {
-	static const struct svc_trigger_del none[] = {{.timeline = SVC_TIMELINES, .value = 7},
-						      {.timeline = UINT32_MAX, .value = 7},
-						      {.timeline = 2, .value = 7},
-						      {.timeline = LINE, .value = 8},
-						      {.timeline = LINE, .value = 5}};
+	static const struct svc_captured_group_del none[] = {
+		{.timeline = SVC_TIMELINES, .value = 7},
+		{.timeline = UINT32_MAX, .value = 7},
+		{.timeline = 2, .value = 7},
+		{.timeline = LINE, .value = 8},
+		{.timeline = LINE, .value = 5}};
 	(void)state;
 	start_two();
 	keep(0, 0, 7);
 	keep(1, 0, 7);
-	const uint64_t once = submit_one(0, triggered(0, 0, 5));
+	const uint64_t once = submit_one(0, captured(0, 0, 5));
 	nothing_comes();
 	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
-		command((struct command){
-			.kind = COMMAND_TRIGGER_DEL, .session = 0, .trigger = none[i]});
+		command((struct command){.kind = COMMAND_CAPTURED_GROUP_DEL,
+					 .session = 0,
+					 .captured_group = none[i]});
 	arrive(0, 7);
 	arrive(1, 7);
 	launched(0, 1);
@@ -323,7 +325,7 @@ static void nothing_is_deleted_that_is_not_kept(void **state)
 	comes_back(0);
 	forget(0, 7);
 	arrive(0, 7);
-	next_event(EVENT_TRIGGER_FAILED);
+	next_event(EVENT_CAPTURED_GROUP_FAILED);
 }
 
 static void a_session_that_ends_leaves_nothing(void **state)
@@ -331,7 +333,7 @@ static void a_session_that_ends_leaves_nothing(void **state)
 	(void)state;
 	start_two();
 	keep(0, 0, 7);
-	submit_one(0, triggered(0, 0, 5));
+	submit_one(0, captured(0, 0, 5));
 	nothing_comes();
 	end_epoch(0, NCCLSVC_PEER_GONE, 0);
 	command((struct command){.kind = COMMAND_SESSION_DEL, .session = 0});
@@ -360,7 +362,7 @@ static void a_member_leaves_as_its_operation_ends(void **state)
 	/* The stream clears the low half. */
 	atomic_fetch_and(&line(0, LINE)->done, ~UINT64_C(0xffffffff));
 	quiet();
-	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_TRIGGER_DEAD);
+	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_CAPTURED_GROUP_DEAD);
 }
 
 /* The epoch ends while the GPU runs one operation, and the next one is already launched. */
@@ -384,7 +386,7 @@ static void no_stream_goes_on_before_what_is_ahead_has_ended(void **state)
 	assert_int_equal(atomic_load(&line(0, LINE)->done), 0);
 	run_all(0);
 	run_all(1);
-	goes_on(0, LINE, SVC_TRIGGER_DEAD);
+	goes_on(0, LINE, SVC_CAPTURED_GROUP_DEAD);
 	next_event(EVENT_EPOCH_GONE);
 }
 
@@ -393,9 +395,9 @@ static void a_timeline_is_let_go(void **state)
 {
 	(void)state;
 	start_two();
-	_Atomic uint32_t *triggers = &line(0, LINE)->triggers;
-	atomic_store(triggers, 1);
-	atomic_store(&line(1, LINE)->triggers, 1);
+	_Atomic uint32_t *captured_groups = &line(0, LINE)->captured_groups;
+	atomic_store(captured_groups, 1);
+	atomic_store(&line(1, LINE)->captured_groups, 1);
 	keep(0, 0, 7);
 	keep(1, 0, 9);
 	arrive(0, 7);
@@ -404,20 +406,20 @@ static void a_timeline_is_let_go(void **state)
 	launched(1, 1);
 	end_epoch(0, NCCLSVC_PEER_GONE, 1);
 	quiet();
-	assert_int_equal(atomic_load(triggers), 1);
+	assert_int_equal(atomic_load(captured_groups), 1);
 	run_all(0);
 	run_all(1);
 	quiet();
-	assert_int_equal(atomic_load(triggers), 0);
-	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_TRIGGER_DEAD);
+	assert_int_equal(atomic_load(captured_groups), 0);
+	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_CAPTURED_GROUP_DEAD);
 	/* Late records make it owe completions again. */
-	ends(0, submit_one(0, triggered(0, 0, 8)), NCCLSVC_PEER_GONE);
+	ends(0, submit_one(0, captured(0, 0, 8)), NCCLSVC_PEER_GONE);
 	START(0, 2, LIST(0, 1), LIST(0, 1));
-	assert_int_equal(submit_by_socket(0, triggered(0, 0, 7)), NCCLSVC_INVALID_ARGUMENT);
+	assert_int_equal(submit_by_socket(0, captured(0, 0, 7)), NCCLSVC_INVALID_ARGUMENT);
 	for (uint32_t i = 0; i < 2; i++) {
 		atomic_store(&line(i, LINE)->ready, 0);
 		atomic_store(&line(i, LINE)->done, 0);
-		atomic_store(&line(i, LINE)->triggers, 1);
+		atomic_store(&line(i, LINE)->captured_groups, 1);
 		keep(i, 0, 3);
 		arrive(i, 3);
 	}
@@ -427,10 +429,10 @@ static void a_timeline_is_let_go(void **state)
 	run_all(1);
 	comes_back(0);
 	comes_back(1);
-	assert_int_equal(atomic_load(triggers), 1);
+	assert_int_equal(atomic_load(captured_groups), 1);
 }
 
-/* Two ranks of one session: one leaves, and the other's triggers continue. */
+/* Two ranks of one session: one leaves, and the other's captured groups continue. */
 static void another_rank_of_the_session_leaves(void **state)
 {
 	(void)state;
@@ -438,12 +440,12 @@ static void another_rank_of_the_session_leaves(void **state)
 		add_trainer(i);
 	START(0, 3, LIST(0, 0, 1), LIST(0, 1, 2));
 	struct svc_record send = p2p(COMMS, NCCLSVC_SEND, 1, 2);
-	send.flags = SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
+	send.flags = SVC_TASK_TIMELINE | SVC_TASK_CAPTURED_GROUP;
 	send.timeline = LINE;
 	send.value = 7;
 	assert_int_equal(submit_by_socket(0, send), 0);
 	struct svc_record recv = p2p(0, NCCLSVC_RECV, 2, 1);
-	recv.flags = SVC_TASK_TIMELINE | SVC_TASK_TRIGGER;
+	recv.flags = SVC_TASK_TIMELINE | SVC_TASK_CAPTURED_GROUP;
 	recv.timeline = LINE;
 	recv.value = 7;
 	assert_int_equal(submit_by_socket(1, recv), 0);
@@ -465,7 +467,7 @@ static void another_rank_of_the_session_leaves(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		SCHEDULER_TEST(a_kept_trigger_runs_whenever_its_number_arrives),
+		SCHEDULER_TEST(a_kept_group_runs_whenever_its_number_arrives),
 		SCHEDULER_TEST(the_next_operation_is_launched_early),
 		SCHEDULER_TEST(a_graph_is_gone_early),
 		SCHEDULER_TEST(an_eager_task_runs_once),
