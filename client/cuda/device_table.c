@@ -68,6 +68,14 @@ bool ranges_hold(const struct gpu *g, const struct device_region *part)
 	return false;
 }
 
+struct device_region *ranges_outermost(const struct gpu *g, struct device_region *part)
+{
+	for (struct device_region *range = g->ranges; range; range = range->next_range)
+		if (part->base - range->base < range->bytes && has_part(g, range, part))
+			return ranges_outermost(g, range);
+	return part;
+}
+
 static void drop_shares(ncclsvc_session *s, const struct device_region *r)
 {
 	if (r->shares)
