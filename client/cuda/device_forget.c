@@ -17,7 +17,7 @@ static struct device_region *wait_for_tasks(ncclsvc_session *s, const struct gpu
 					    uint64_t deadline)
 {
 	for (;;) {
-		tasks_look(s);
+		tasks_ask(s);
 		struct device_region *r = device_region_find(g, p);
 		r = r ? ranges_outermost(g, r) : NULL;
 		if (!r || r->lent || (!r->busy && !r->pins) || now_ns() >= deadline)
@@ -103,7 +103,7 @@ void ncclsvc_mem_sweep(ncclsvc_session *s)
 		ncclsvc_result r =
 			now ? NCCLSVC_OK : gpu_primary(g, g->regions[g->sorted[0]].device, &own);
 		if (!r && !cuda_push(g->cuda, own)) {
-			tasks_look(s); /* regions whose tasks are over */
+			tasks_ask(s); /* regions whose tasks are over */
 			device_regions_sweep(s, g);
 			cuda_pop(g->cuda, own);
 		}
