@@ -9,7 +9,8 @@
 #include "core/task.h"
 #include "state.h"
 
-#define LOOK_NS 100000 /* interval of checks whether tasks have ended */
+#define LOOK_NS	  100000 /* interval of checks whether tasks have ended */
+#define ANSWER_MS 100	 /* how much later than its time the daemon's answer may come */
 
 /* Waits until no task uses the region that holds p; or a range of it, as long as there is one. By
  * then p may be in another region, or in none. Locked; yields. */
@@ -50,7 +51,7 @@ static ncclsvc_result forget_one(ncclsvc_session *s, struct gpu *g, uint64_t p, 
 	const struct svc_region_del request = {.region = region->id, .wait_ms = wait_ms};
 	region->busy = true;
 	const ncclsvc_result r = call_run(s, &call, SVC_REGION_DEL, &request, -1,
-					  deadline_in((int)wait_ms + REQUEST_MS));
+					  deadline_in((int)wait_ms + ANSWER_MS));
 	if (generation != s->generation)
 		return NCCLSVC_OK; /* the daemon that had it is gone, with its table */
 	region->busy = false;
