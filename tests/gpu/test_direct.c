@@ -8,7 +8,6 @@
 #define BYTES  ((size_t)8 << 20)
 #define WORDS  (BYTES / sizeof(uint32_t))
 #define WITHIN 5000 /* ms */
-#define SOON   50   /* ms: a timeout that may expire */
 
 static void meet(struct rank *r)
 {
@@ -179,49 +178,9 @@ static void test_graph(void)
 	ranks_run(2, graph_rank, NULL);
 }
 
-/* ---- Memory is freed while a kernel of the other rank waits for this one ---- */
-
-static void waiting_rank(struct client *c)
-{
-	struct rank r;
-	struct buffer used, freed[2];
-	rank_open(&r, c);
-	const size_t before = gpu_unused_memory();
-	buffer_make(&used, MEMORY_ALLOC, r.gpu, r.session, BYTES);
-	sum_becomes_direct(&r, used.p, used.p);
-	for (int kind = MEMORY_ALLOC; kind <= MEMORY_VMM; kind++) {
-		stage("%s memory", memory_name(kind));
-		buffer_make(&freed[kind], kind, r.gpu, r.session, BYTES);
-		sum_becomes_direct(&r, freed[kind].p, freed[kind].p);
-		ncclsvc_result forgotten = NCCLSVC_OK;
-		if (r.rank == 0) {
-			/* The driver lets go of other memory only when no kernel runs. */
-			sleep_ms(20);
-			forgotten = ncclsvc_mem_forget(r.session, at(freed[kind].p), SOON);
-			CHECK(!forgotten || (kind == MEMORY_ALLOC && forgotten == NCCLSVC_TIMEOUT));
-		}
-		sum(&r, used.p, used.p);
-		if (!forgotten)
-			memory_is_free(&r, &freed[kind]);
-		else
-			buffer_free(&freed[kind]);
-		meet(&r);
-	}
-	buffer_free(&used);
-	rank_close(&r);
-	/* The other rank's kernels no longer wait for this one. */
-	CHECK(gpu_has_unused(before - BYTES / 2, WITHIN));
-}
-
-static void test_waiting(void)
-{
-	ranks_run(2, waiting_rank, NULL);
-}
-
 const struct gpu_test direct_tests[] = {
 	{"kernels/direct", test_direct, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/direct/4", test_direct_4, 4, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/direct/graph", test_graph, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"kernels/direct/waiting", test_waiting, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };
