@@ -107,6 +107,8 @@ enum task_state task_look(ncclsvc_session *s, uint64_t task);
 enum task_state task_ask(ncclsvc_session *s, uint64_t task);
 /* Looks at every task that may be pending. Locked; yields. */
 void tasks_look(ncclsvc_session *s);
+/* The same, but asks the GPUs whether kernels have ended. Locked; yields. */
+void tasks_ask(ncclsvc_session *s);
 /* Makes room for n more tasks: OK or AGAIN. Locked; yields. */
 ncclsvc_result tasks_room(ncclsvc_session *s, unsigned n);
 /* task_wait returns OK once the task is over, else TIMEOUT; task_over looks once. Locked; yields.

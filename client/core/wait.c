@@ -118,6 +118,14 @@ void tasks_look(ncclsvc_session *s)
 	}
 }
 
+void tasks_ask(ncclsvc_session *s)
+{
+	for (const ncclsvc_comm *c = s->comms; c && s->kernel_hooks; c = c->next)
+		if (c->peer)
+			s->kernel_hooks->ask(c->peer);
+	tasks_look(s);
+}
+
 /* OK if the slot's previous task is over. Yields. */
 static ncclsvc_result slot_vacate(ncclsvc_session *s, const struct slot *slot)
 {

@@ -9,16 +9,18 @@
 #include "core/task.h"
 #include "state.h"
 
-#define LOOK_NS 100000 /* interval of checks whether tasks have ended */
+#define LOOK_NS	  100000 /* interval of checks whether tasks have ended */
+#define ANSWER_MS 100	 /* how much later than its time the daemon's answer may come */
 
-/* Waits until no task uses the region that holds p. By then p may be in another region, or in none.
- * Locked; yields. */
+/* Waits until no task uses the region that holds p; or a range of it, as long as there is one. By
+ * then p may be in another region, or in none. Locked; yields. */
 static struct device_region *wait_for_tasks(ncclsvc_session *s, const struct gpu *g, uint64_t p,
 					    uint64_t deadline)
 {
 	for (;;) {
-		tasks_look(s);
+		tasks_ask(s);
 		struct device_region *r = device_region_find(g, p);
+		r = r ? ranges_outermost(g, r) : NULL;
 		if (!r || r->lent || (!r->busy && !r->pins) || now_ns() >= deadline)
 			return r;
 		session_unlock(s);
@@ -33,10 +35,12 @@ static uint32_t ms_until(uint64_t deadline)
 	return left / 1000000 < SVC_DEL_WAIT_MS ? (uint32_t)(left / 1000000) + 1 : SVC_DEL_WAIT_MS;
 }
 
-/* Locked; yields. */
-static ncclsvc_result forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint64_t deadline)
+/* Releases the region, or a range of it; then there is more to release. Locked; yields. */
+static ncclsvc_result forget_one(ncclsvc_session *s, struct gpu *g, uint64_t p, uint64_t deadline,
+				 bool *more)
 {
 	struct device_region *region = wait_for_tasks(s, g, p, deadline);
+	*more = false;
 	if (!region || region->lent)
 		return NCCLSVC_OK;
 	if (region->busy || region->pins)
@@ -46,9 +50,8 @@ static ncclsvc_result forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint
 	const uint32_t generation = s->generation, wait_ms = ms_until(deadline);
 	const struct svc_region_del request = {.region = region->id, .wait_ms = wait_ms};
 	region->busy = true;
-	ranges_drop(s, g, region); /* the daemon closes a part after the ranges that contain it */
 	const ncclsvc_result r = call_run(s, &call, SVC_REGION_DEL, &request, -1,
-					  deadline_in((int)wait_ms + REQUEST_MS));
+					  deadline_in((int)wait_ms + ANSWER_MS));
 	if (generation != s->generation)
 		return NCCLSVC_OK; /* the daemon that had it is gone, with its table */
 	region->busy = false;
@@ -56,8 +59,22 @@ static ncclsvc_result forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint
 	if (r == NCCLSVC_BUSY || s->lost)
 		return s->lost ? NCCLSVC_OK : r;
 	region->id = 0;
+	*more = region->parts;
 	device_region_drop(s, g, region);
 	return r;
+}
+
+/* Releases the ranges first: as long as other ranks or the worker map them, the memory is in use.
+ * Locked; yields. */
+static ncclsvc_result forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint64_t deadline)
+{
+	ncclsvc_result first = NCCLSVC_OK;
+	bool more = true;
+	while (more) {
+		const ncclsvc_result r = forget_one(s, g, p, deadline, &more);
+		first = first ? first : r;
+	}
+	return first;
 }
 
 ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *s, const void *ptr, int timeout_ms)
@@ -87,7 +104,7 @@ void ncclsvc_mem_sweep(ncclsvc_session *s)
 		ncclsvc_result r =
 			now ? NCCLSVC_OK : gpu_primary(g, g->regions[g->sorted[0]].device, &own);
 		if (!r && !cuda_push(g->cuda, own)) {
-			tasks_look(s); /* regions whose tasks are over */
+			tasks_ask(s); /* regions whose tasks are over */
 			device_regions_sweep(s, g);
 			cuda_pop(g->cuda, own);
 		}

@@ -68,6 +68,14 @@ bool ranges_hold(const struct gpu *g, const struct device_region *part)
 	return false;
 }
 
+struct device_region *ranges_outermost(const struct gpu *g, struct device_region *part)
+{
+	for (struct device_region *range = g->ranges; range; range = range->next_range)
+		if (part->base - range->base < range->bytes && has_part(g, range, part))
+			return ranges_outermost(g, range);
+	return part;
+}
+
 static void drop_shares(ncclsvc_session *s, const struct device_region *r)
 {
 	if (r->shares)
@@ -84,19 +92,8 @@ static void let_go(ncclsvc_session *s, struct device_region *r)
 	*r = (struct device_region){0};
 }
 
-void device_region_drop(ncclsvc_session *s, struct gpu *g, struct device_region *r)
-{
-	ranges_drop(s, g, r);
-	if (r->parts)
-		range_unlink(g, r);
-	else
-		unsort(g, r);
-	r->gone = true;
-	if (!r->pins)
-		let_go(s, r);
-}
-
-void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part)
+/* Drops the ranges that contain the mapping. */
+static void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part)
 {
 	struct device_region *range = g->ranges;
 	while (range) {
@@ -107,6 +104,18 @@ void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *
 			range = range->next_range;
 		}
 	}
+}
+
+void device_region_drop(ncclsvc_session *s, struct gpu *g, struct device_region *r)
+{
+	ranges_drop(s, g, r);
+	if (r->parts)
+		range_unlink(g, r);
+	else
+		unsort(g, r);
+	r->gone = true;
+	if (!r->pins)
+		let_go(s, r);
 }
 
 bool device_region_alive(const struct gpu *g, const struct device_region *r, uint64_t p)

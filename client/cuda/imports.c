@@ -31,6 +31,8 @@ struct import {
 	CUcontext context;
 	CUdeviceptr at;
 	size_t bytes;
+	uint64_t *parts; /* bytes of each mapping; the driver unmaps only whole ones */
+	uint32_t nparts;
 	enum {
 		IMPORT_NONE, /* it could not be mapped */
 		IMPORT_HANDLE,
@@ -66,6 +68,14 @@ struct job {
 
 /* ---- Mapping. The context must be current. ---- */
 
+static void parts_unmap(const struct cuda *cuda, struct import *i)
+{
+	CUdeviceptr at = i->at;
+	for (uint32_t k = 0; k < i->nparts; at += i->parts[k++])
+		cuda->cuMemUnmap(at, i->parts[k]);
+	cuda->cuMemAddressFree(i->at, i->bytes);
+}
+
 static void import_free(const struct cuda *cuda, struct import *i)
 {
 	if (!i)
@@ -74,9 +84,10 @@ static void import_free(const struct cuda *cuda, struct import *i)
 		if (i->kind == IMPORT_HANDLE)
 			cuda->cuIpcCloseMemHandle(i->at);
 		else if (i->kind == IMPORT_PARTS)
-			shared_unmap(cuda, i->at, i->bytes);
+			parts_unmap(cuda, i);
 		cuda_pop(cuda, i->context);
 	}
+	free(i->parts);
 	free(i);
 }
 
@@ -171,28 +182,25 @@ static int part_fetch(struct importer *m, const struct job *job, uint32_t part, 
 
 /* ---- Jobs ---- */
 
-static bool parts_map(struct importer *m, const struct job *job, CUdeviceptr at)
+static bool parts_map(struct importer *m, const struct job *job, struct import *i)
 {
 	uint64_t done = 0, bytes = 0;
 	CUmemAccessDesc access = {
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = job->peer->device},
 		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 	};
-	for (uint32_t i = 0; i < job->shared.parts; i++, done += bytes) {
-		const int fd = part_fetch(m, job, i, &bytes);
-		const bool fits = fd >= 0 && bytes && bytes <= job->shared.bytes - done;
-		const CUresult e =
-			fits ? part_map(m->cuda, fd, at + done, bytes) : CUDA_ERROR_INVALID_VALUE;
+	for (uint32_t k = 0; k < job->shared.parts; k++, done += bytes) {
+		const int fd = part_fetch(m, job, k, &bytes);
+		const bool fits = fd >= 0 && bytes && bytes <= i->bytes - done;
+		const CUresult e = fits ? part_map(m->cuda, fd, i->at + done, bytes)
+					: CUDA_ERROR_INVALID_VALUE;
 		if (fd >= 0)
 			close(fd);
 		if (e)
-			break;
+			return false;
+		i->parts[i->nparts++] = bytes;
 	}
-	if (done == job->shared.bytes && !m->cuda->cuMemSetAccess(at, done, &access, 1))
-		return true;
-	if (done)
-		m->cuda->cuMemUnmap(at, done);
-	return false;
+	return done == i->bytes && !m->cuda->cuMemSetAccess(i->at, done, &access, 1);
 }
 
 /* Memory of another member in this process, whose handle cannot be opened here. */
@@ -227,11 +235,12 @@ static bool region_map(struct importer *m, const struct job *job, struct import 
 	if (i->kind == IMPORT_HANDLE)
 		return !m->cuda->cuIpcOpenMemHandle(&i->at, handle,
 						    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-	if (m->cuda->cuMemAddressReserve(&i->at, shared->bytes, 0, 0, 0))
+	i->parts = calloc(shared->parts, sizeof(*i->parts));
+	if (!i->parts || m->cuda->cuMemAddressReserve(&i->at, shared->bytes, 0, 0, 0))
 		return false;
-	if (parts_map(m, job, i->at))
+	if (parts_map(m, job, i))
 		return true;
-	m->cuda->cuMemAddressFree(i->at, shared->bytes);
+	parts_unmap(m->cuda, i);
 	return false;
 }
 
@@ -325,7 +334,7 @@ static bool is_valid(const struct job *job)
 {
 	const struct svc_shared_reply *r = &job->shared;
 	return r->rank >= 0 && r->rank < job->peer->call.nranks && r->slot < PEER_SHARES &&
-	       r->bytes <= SVC_REGION_MAX;
+	       r->bytes <= SVC_REGION_MAX && r->parts <= SVC_RANGE_MAPPED;
 }
 
 /* ---- Ends of imports ---- */

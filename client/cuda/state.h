@@ -155,8 +155,8 @@ void device_entry_unpin(ncclsvc_session *s, uint16_t entry);
 /* Whether a range that contains it, directly or in a part, is being made, so that it must not be
  * dropped. */
 bool ranges_hold(const struct gpu *g, const struct device_region *part);
-/* Drops the ranges that contain the mapping. */
-void ranges_drop(ncclsvc_session *s, struct gpu *g, const struct device_region *part);
+/* A range that contains the region and is in no other range; or the region, if it is in none. */
+struct device_region *ranges_outermost(const struct gpu *g, struct device_region *part);
 
 /* device_memory.c: a buffer whose region is being found. */
 struct buffer {

@@ -112,6 +112,6 @@ void sessions_forget(const void *p)
 			continue;
 		if (waits)
 			s->forget_failed_ms = now_ms();
-		inform("the worker keeps the memory at %p for now: %s", p, ncclsvc_last_error());
+		inform("the memory at %p stays allocated for now: %s", p, ncclsvc_last_error());
 	}
 }

@@ -374,6 +374,13 @@ void gpu_memory_close(struct memory *s, struct session *c, struct mapping *m)
 	forget(s, c, m);
 }
 
+static void say_mapped(const struct session *c, const struct mapping *m, const char *why)
+{
+	log_info("session %u (%s, pid %d): %" PRIu64
+		 " MiB of gpu%d that it frees stay allocated: %s",
+		 c->id, c->name, c->pid, m->bytes >> 20, m->device, why);
+}
+
 /* A REGION_DEL whose worker is closing the import. Until then the user is charged for the region.
  */
 struct closing {
@@ -394,6 +401,8 @@ static void closed(struct gpu *g, void *arg, const struct worker_message *answer
 		give_lent(closing->account, g->index, closing->lent);
 	if (c && c->state == SESSION_OPEN &&
 	    c->mappings[closing->region].import == closing->import) {
+		if (answer && answer->result)
+			say_mapped(c, &c->mappings[closing->region], answer->text);
 		forget(closing->memory, c, &c->mappings[closing->region]);
 		if (answer && answer->result)
 			session_error(c, SVC_REGION_DEL, closing->serial, answer->result,

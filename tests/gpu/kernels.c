@@ -81,3 +81,15 @@ void kernels_rejoin(struct rank *r)
 	stage("rejoined");
 	rank_check_usable(r);
 }
+
+uint64_t kernels_staged(const struct rank *r)
+{
+	ncclsvc_comm_info *list;
+	size_t n;
+	uint64_t most = 0;
+	CHECK_OK(ncclsvc_list_comms(r->session, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		most = list[i].staged > most ? list[i].staged : most;
+	ncclsvc_list_free(list);
+	return most;
+}

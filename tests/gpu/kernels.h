@@ -24,5 +24,8 @@ void kernels_recv(struct rank *r, CUdeviceptr p, size_t n, int from, ncclsvc_tas
 void kernels_over(struct rank *r, ncclsvc_result expected);
 /* Rejoins after the epoch's end. */
 void kernels_rejoin(struct rank *r);
+/* How many of the epoch's collectives went through staging memory. It is the same on all ranks
+ * between a barrier and the next collective. */
+uint64_t kernels_staged(const struct rank *r);
 
 #endif

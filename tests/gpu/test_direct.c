@@ -8,21 +8,6 @@
 #define BYTES  ((size_t)8 << 20)
 #define WORDS  (BYTES / sizeof(uint32_t))
 #define WITHIN 5000 /* ms */
-#define SOON   50   /* ms: a timeout that may expire */
-
-/* How many of the epoch's collectives went through staging memory. It is the same on all ranks
- * between a barrier and the next collective. */
-static uint64_t staged(const struct rank *r)
-{
-	ncclsvc_comm_info *list;
-	size_t n;
-	uint64_t most = 0;
-	CHECK_OK(ncclsvc_list_comms(r->session, &list, &n));
-	for (size_t i = 0; i < n; i++)
-		most = list[i].staged > most ? list[i].staged : most;
-	ncclsvc_list_free(list);
-	return most;
-}
 
 static void meet(struct rank *r)
 {
@@ -48,10 +33,10 @@ static void sum_becomes_direct(struct rank *r, CUdeviceptr from, CUdeviceptr to)
 	uint64_t before, after;
 	meet(r);
 	do {
-		before = staged(r);
+		before = kernels_staged(r);
 		sum(r, from, to);
 		meet(r);
-		after = staged(r);
+		after = kernels_staged(r);
 		CHECK(now_ns() < end);
 	} while (after != before);
 }
@@ -61,7 +46,7 @@ static void all_operations(struct rank *r, CUdeviceptr a, CUdeviceptr b)
 {
 	const size_t n = WORDS / (size_t)r->n, part = n * sizeof(uint32_t);
 	const int root = r->n - 1;
-	const uint64_t before = staged(r);
+	const uint64_t before = kernels_staged(r);
 	const uint32_t all = (uint32_t)(r->n * (r->n + 1) / 2);
 	gpu_fill(a, (uint32_t)r->rank + 1, WORDS);
 	CHECK_OK(ncclsvc_all_gather(at(a), at(b), n, NCCLSVC_UINT32, r->comm, NULL));
@@ -86,7 +71,7 @@ static void all_operations(struct rank *r, CUdeviceptr a, CUdeviceptr b)
 	for (int p = 0; p < r->n; p++)
 		gpu_check(b + (size_t)p * part, (uint32_t)(10 * p + r->rank), n, "exchanged");
 	meet(r);
-	CHECK_EQ(staged(r), before);
+	CHECK_EQ(kernels_staged(r), before);
 }
 
 /* A ring of messages. */
@@ -173,13 +158,13 @@ static void graph_rank(struct client *c)
 	sleep_ms(100);
 	CUgraphExec exec = graph_end(r.stream);
 	do {
-		before = staged(&r);
+		before = kernels_staged(&r);
 		gpu_fill(a.p, (uint32_t)r.rank + 1, WORDS);
 		graph_launch(exec, r.stream);
 		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
 		gpu_check(a.p, (uint32_t)(r.n * (r.n + 1) / 2), WORDS, "the graph's sum");
 		meet(&r);
-		after = staged(&r);
+		after = kernels_staged(&r);
 		CHECK(now_ns() < end);
 	} while (after != before);
 	graph_destroy(exec);
@@ -193,49 +178,9 @@ static void test_graph(void)
 	ranks_run(2, graph_rank, NULL);
 }
 
-/* ---- Memory is freed while a kernel of the other rank waits for this one ---- */
-
-static void waiting_rank(struct client *c)
-{
-	struct rank r;
-	struct buffer used, freed[2];
-	rank_open(&r, c);
-	const size_t before = gpu_unused_memory();
-	buffer_make(&used, MEMORY_ALLOC, r.gpu, r.session, BYTES);
-	sum_becomes_direct(&r, used.p, used.p);
-	for (int kind = MEMORY_ALLOC; kind <= MEMORY_VMM; kind++) {
-		stage("%s memory", memory_name(kind));
-		buffer_make(&freed[kind], kind, r.gpu, r.session, BYTES);
-		sum_becomes_direct(&r, freed[kind].p, freed[kind].p);
-		ncclsvc_result forgotten = NCCLSVC_OK;
-		if (r.rank == 0) {
-			/* The driver lets go of other memory only when no kernel runs. */
-			sleep_ms(20);
-			forgotten = ncclsvc_mem_forget(r.session, at(freed[kind].p), SOON);
-			CHECK(!forgotten || (kind == MEMORY_ALLOC && forgotten == NCCLSVC_TIMEOUT));
-		}
-		sum(&r, used.p, used.p);
-		if (!forgotten)
-			memory_is_free(&r, &freed[kind]);
-		else
-			buffer_free(&freed[kind]);
-		meet(&r);
-	}
-	buffer_free(&used);
-	rank_close(&r);
-	/* The other rank's kernels no longer wait for this one. */
-	CHECK(gpu_has_unused(before - BYTES / 2, WITHIN));
-}
-
-static void test_waiting(void)
-{
-	ranks_run(2, waiting_rank, NULL);
-}
-
 const struct gpu_test direct_tests[] = {
 	{"kernels/direct", test_direct, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/direct/4", test_direct_4, 4, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"kernels/direct/graph", test_graph, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"kernels/direct/waiting", test_waiting, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

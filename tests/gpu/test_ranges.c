@@ -3,57 +3,14 @@
 #include <signal.h>
 
 #include "ranks.h"
+#include "segment.h"
 
 #define MIB	 ((size_t)1 << 20)
 #define CHUNK	 (2 * MIB)
 #define CHUNKS	 16
 #define RESERVED 256 /* chunks */
-#define LEEWAY	 (64 * MIB)
 
 enum word { READY = 1, GO };
-
-/* An address range that grows and shrinks by chunks. */
-struct segment {
-	CUdeviceptr base;
-	size_t mapped; /* chunks from the start */
-	int gpu;
-};
-
-static void map_chunk(const struct segment *s, size_t i)
-{
-	CUmemGenericAllocationHandle handle;
-	const CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = s->gpu},
-	};
-	const CUmemAccessDesc access = {.location = prop.location,
-					.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	CHECK_CU(cu.cuMemCreate(&handle, CHUNK, &prop, 0));
-	CHECK_CU(cu.cuMemMap(s->base + i * CHUNK, CHUNK, 0, handle, 0));
-	CHECK_CU(cu.cuMemRelease(handle));
-	CHECK_CU(cu.cuMemSetAccess(s->base + i * CHUNK, CHUNK, &access, 1));
-}
-
-static void segment_open(struct segment *s, int gpu)
-{
-	*s = (struct segment){.gpu = gpu};
-	CHECK_CU(cu.cuMemAddressReserve(&s->base, RESERVED * CHUNK, 0, 0, 0));
-}
-
-static void segment_size(struct segment *s, size_t chunks)
-{
-	while (s->mapped < chunks)
-		map_chunk(s, s->mapped++);
-	while (s->mapped > chunks)
-		CHECK_CU(cu.cuMemUnmap(s->base + --s->mapped * CHUNK, CHUNK));
-}
-
-static void segment_close(struct segment *s)
-{
-	segment_size(s, 0);
-	CHECK_CU(cu.cuMemAddressFree(s->base, RESERVED * CHUNK));
-}
 
 /* Sums n words at p over all ranks, in place, and checks the result. */
 static void sum_here(struct rank *r, CUdeviceptr p, uint32_t value, size_t n)
@@ -73,7 +30,7 @@ static void ranges_rank(struct client *c)
 	uint64_t random = setup.seed + (uint64_t)c->rank; /* different offsets on every rank */
 	uint64_t sizes = setup.seed;			  /* the same lengths */
 	rank_open(&r, c);
-	segment_open(&s, r.gpu);
+	segment_open(&s, r.gpu, CHUNK, RESERVED);
 	segment_size(&s, CHUNKS);
 	const size_t most = (setup.quick ? 2 : CHUNKS / 2) * CHUNK / 4;
 	for (uint32_t k = 1; k <= (setup.quick ? 14u : 100u); k++) {
@@ -128,7 +85,7 @@ static void restored_rank(struct client *c)
 	struct segment s;
 	ncclsvc_result result;
 	rank_open(&r, c);
-	segment_open(&s, r.gpu);
+	segment_open(&s, r.gpu, CHUNK, RESERVED);
 	segment_size(&s, CHUNKS);
 	sum_here(&r, s.base + 400, 1, CHUNK);
 	say(c, READY);

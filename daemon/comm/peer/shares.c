@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shares.h"
 
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 
 #include "account/account.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/loop.h"
 #include "base/timings.h"
 #include "comm/comm.h"
@@ -24,7 +26,8 @@ struct region_shares {
 	struct session *session; /* its owner, which outlives it */
 	uint32_t region, serial;
 	uint64_t until_ns; /* when a REGION_DEL ends its wait */
-	bool later;	   /* a member unmaps it later */
+	bool later;	   /* a member unmaps it later: */
+	int32_t later_pid;
 	struct shared *all;
 	uint32_t n;		  /* of these */
 	struct deadline deadline; /* in comms->unshares while a REGION_DEL waits */
@@ -84,15 +87,21 @@ static bool takes_part(const struct communicator *m, uint32_t rank)
 	return comm_takes_part(member) && member->session->id == m->peer->members[rank].session;
 }
 
-/* Have the other members passed the entry, or those of them that read the log? */
-static bool passed(const struct communicator *m, uint64_t position, bool readers)
+/* The first of the other members, or of those that read the log, that has not passed the entry.
+ * NULL: all have. */
+static const struct session *behind(const struct communicator *m, uint64_t position, bool readers)
 {
 	const struct peer_shares *l = &m->peer->shares;
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (k != entry_at(l, position)->rank && l->ranks[k].position <= position &&
 		    (l->ranks[k].asked || !readers) && takes_part(m, k))
-			return false;
-	return true;
+			return m->members[k].session;
+	return NULL;
+}
+
+static bool passed(const struct communicator *m, uint64_t position, bool readers)
+{
+	return !behind(m, position, readers);
 }
 
 /* Makes room for one more share: its MAP, and the DROPs of all shares that are not dropped. */
@@ -188,16 +197,19 @@ static void let_go(struct shared *share)
 	loop_deadline(s->loop, of->deadline.at_ns);
 }
 
-/* A member has passed the entries between these positions: lets go of their shares, and removes the
- * entries that all have passed. */
-static void settle(struct communicator *m, uint64_t from, uint64_t to, bool later)
+/* A member has passed the entries between these positions, which it unmaps later if that is not
+ * NULL: lets go of their shares, and removes the entries that all have passed. */
+static void settle(struct communicator *m, uint64_t from, uint64_t to, const struct session *later)
 {
 	struct peer_shares *l = &m->peer->shares;
 	for (uint64_t at = from > l->first ? from : l->first; at < to; at++) {
 		const struct share_entry *e = entry_at(l, at);
 		if (e->what != SVC_SHARED_DROP || !e->share)
 			continue;
-		e->share->of->later = e->share->of->later || later;
+		if (later) {
+			e->share->of->later = true;
+			e->share->of->later_pid = later->pid;
+		}
 		if (passed(m, at, true))
 			let_go(e->share);
 	}
@@ -208,7 +220,7 @@ static void settle(struct communicator *m, uint64_t from, uint64_t to, bool late
 void shares_left(struct communicator *m)
 {
 	if (m->peer)
-		settle(m, 0, m->peer->shares.end, false);
+		settle(m, 0, m->peer->shares.end, NULL);
 }
 
 void shares_end(struct communicator *m)
@@ -267,6 +279,19 @@ static uint32_t wait_left_ms(const struct region_shares *of, uint64_t now)
 	return of->all || of->later ? 0 : 1 + (uint32_t)(left / 1000000);
 }
 
+static void say_mapped(const struct region_shares *of)
+{
+	const struct session *c = of->session, *other;
+	const struct mapping *r = &c->mappings[of->region];
+	const struct shared *share = of->all;
+	other = share ? behind(share->comm, share->position, true) : NULL;
+	log_info("session %u (%s, pid %d): %" PRIu64 " MiB of gpu%d that it frees stay allocated "
+		 "until pid %d has unmapped them%s",
+		 c->id, c->name, c->pid, r->bytes >> 20, r->device,
+		 other ? other->pid : of->later_pid,
+		 other ? "" : ", which the driver does when none of its kernels runs");
+}
+
 uint64_t shares_expire(struct comms *s, uint64_t now)
 {
 	const uint64_t until = clock_now() + EXPIRE_TURN_NS;
@@ -278,8 +303,10 @@ uint64_t shares_expire(struct comms *s, uint64_t now)
 		struct region_shares *of =
 			(struct region_shares *)((char *)d -
 						 offsetof(struct region_shares, deadline));
-		memory_unshared(s->memory, of->session, of->serial, of->region,
-				wait_left_ms(of, now));
+		const uint32_t left_ms = wait_left_ms(of, now);
+		if (!left_ms && (of->all || of->later))
+			say_mapped(of);
+		memory_unshared(s->memory, of->session, of->serial, of->region, left_ms);
 	}
 	return d ? d->at_ns : 0;
 }
@@ -448,7 +475,7 @@ void shares_read(struct session *c, uint32_t serial, const struct svc_shared *r)
 	struct svc_shared_reply reply = {0};
 	rank->asked = true;
 	rank->position = r->position;
-	settle(m, before, r->position, r->later);
+	settle(m, before, r->position, r->later ? c : NULL);
 	if (r->position < l->first) /* its own, as it has not passed it */
 		reply = (struct svc_shared_reply){.what = SVC_SHARED_GONE, .rank = (int32_t)k};
 	else if (r->position < l->end)
