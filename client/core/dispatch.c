@@ -174,7 +174,7 @@ static bool handle(ncclsvc_session *s)
 		drain(s->connection->completion);
 		if (s->connection->ring)
 			atomic_store(&s->connection->ring->armed, 1);
-		full_fence();
+		atomic_thread_fence(memory_order_seq_cst);
 	}
 	unsigned found = socket_pump(s);
 	uint64_t before = s->tasks.ended;
