@@ -3,6 +3,7 @@
 #ifndef CLIENT_CORE_THREAD_H
 #define CLIENT_CORE_THREAD_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "base/error.h"
@@ -14,7 +15,7 @@ struct op;
 struct thread_state {
 	struct thread_state *next;
 	uint64_t thread;
-	ncclsvc_timeline *timeline;
+	_Atomic(ncclsvc_timeline *) timeline;
 	uint64_t timeline_value;
 	struct CUstream_st *stream;
 	unsigned stream_flags;
