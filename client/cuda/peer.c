@@ -150,8 +150,8 @@ static void destroy(struct peer *p)
 	peer_graphs_sweep(p);
 	captured_groups_free(p);
 	if (p->captured_page)
-		__atomic_fetch_or(&p->captured_page->given, UINT64_C(1) << p->captured_timeline,
-				  __ATOMIC_RELEASE);
+		atomic_fetch_or_explicit(&p->captured_page->given,
+					 UINT64_C(1) << p->captured_timeline, memory_order_release);
 	page_unref(p->captured_page);
 }
 
@@ -159,7 +159,8 @@ static void destroy(struct peer *p)
 
 static bool is_quiet(const struct peer *p)
 {
-	if (p->failed) /* nothing was launched after that kernel */
+	if (atomic_load_explicit(&p->failed,
+				 memory_order_relaxed)) /* nothing was launched after that kernel */
 		return !p->any || peer_reached(p->over, p->latest) ||
 		       peer_blocks_completed(p, p->latest, p->blocks);
 	return !p->kernel_seq || peer_reached(p->over, p->kernel_seq);
@@ -466,8 +467,8 @@ static void graphs_end(const struct peer *p)
 /* Lets running launches end, or aborts them; later launches do nothing. Locked; yields. */
 static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline)
 {
-	const uint32_t *abort = &p->control->abort;
-	while (!__atomic_load_n(abort, __ATOMIC_RELAXED) && !peer_graphs_quiet(p) &&
+	const peer_atomic32 *abort = &p->control->abort;
+	while (!atomic_load_explicit(abort, memory_order_relaxed) && !peer_graphs_quiet(p) &&
 	       now_ns() < deadline)
 		pause_unlocked(s);
 	if (!peer_graphs_quiet(p))

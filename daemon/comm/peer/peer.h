@@ -32,11 +32,16 @@ struct peer_stuck {
 	bool mismatch;		    /* the message received differs from the one sent */
 };
 
+/* struct peer_waited, as read at some time. */
+struct peer_waits {
+	uint64_t kernels, ns;
+};
+
 /* The control blocks' counters of waits at the beginning of a half minute (account/lateness.h). */
 struct peer_lateness {
 	uint32_t number; /* of the half minute */
 	uint64_t since_ns;
-	struct peer_waited before[PEER_RANKS][PEER_RANKS]; /* [waiting rank][awaited rank] */
+	struct peer_waits before[PEER_RANKS][PEER_RANKS]; /* [waiting rank][awaited rank] */
 };
 
 struct peer_staging {
