@@ -99,8 +99,8 @@ void ncclsvc_comm_abort(ncclsvc_comm *comm)
 		return;
 	ncclsvc_session *s = comm->session;
 	session_lock(s);
-	if (comm->peer && s->kernel_hooks)
-		s->kernel_hooks->break_off(comm->peer);
+	if (comm->peer && s->kernel_callbacks)
+		s->kernel_callbacks->break_off(comm->peer);
 	if (comm->handle)
 		call_forget(s, SVC_ABORT,
 			    &(struct svc_abort){.comm = comm->handle, .epoch = comm->epoch});

@@ -158,8 +158,8 @@ static unsigned call_back(ncclsvc_session *s)
 static void ask_kernels(ncclsvc_session *s)
 {
 	bool some = false;
-	for (const ncclsvc_comm *c = s->comms; c && s->kernel_hooks; c = c->next)
-		if (c->peer && s->kernel_hooks->ask(c->peer))
+	for (const ncclsvc_comm *c = s->comms; c && s->kernel_callbacks; c = c->next)
+		if (c->peer && s->kernel_callbacks->ask(c->peer))
 			some = true;
 	if (s->epoll >= 0)
 		tick(s, some);

@@ -41,7 +41,7 @@ ncclsvc_result thread_plain(ncclsvc_session *s);
 ncclsvc_result thread_untimed(ncclsvc_session *s);
 
 /* Callbacks into the lists module at the end of a thread's task group. Called unlocked. */
-struct list_hooks {
+struct list_callbacks {
 	/* The group has other operations too: adds those of the lists. */
 	ncclsvc_result (*join)(struct thread_state *t);
 	/* The group is over. joined: it contained the lists' operations, and `result` says whether

@@ -348,7 +348,7 @@ static bool kernels_run(struct importer *m)
 	ncclsvc_session *s = session_use(m);
 	for (const ncclsvc_comm *c = s ? s->comms : NULL; !any && c; c = c->next)
 		any = c->peer && peer_is_open(c->peer) &&
-		      (peer_hooks.ask(c->peer) || !peer_graphs_quiet(c->peer));
+		      (peer_callbacks.ask(c->peer) || !peer_graphs_quiet(c->peer));
 	if (s)
 		session_unuse(m);
 	return any;

@@ -427,7 +427,7 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	p->own.region = 0;
 	if (used && !r) {
 		session_lock(s);
-		s->kernel_hooks = &peer_hooks;
+		s->kernel_callbacks = &peer_callbacks;
 		session_unlock(s);
 		imports_begin(s, p);
 		return NCCLSVC_OK;
@@ -472,7 +472,7 @@ static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline
 	       now_ns() < deadline)
 		pause_unlocked(s);
 	if (!peer_graphs_quiet(p))
-		peer_hooks.break_off(p);
+		peer_callbacks.break_off(p);
 	graphs_end(p);
 }
 
@@ -483,7 +483,7 @@ static void quiesce(ncclsvc_session *s, struct peer *p)
 	if (!p->control)
 		return;
 	if (!becomes_quiet(p))
-		peer_hooks.break_off(p);
+		peer_callbacks.break_off(p);
 	if (peer_graphs_live(p))
 		graphs_quiesce(s, p, deadline);
 	while (!becomes_quiet(p) && now_ns() < deadline)
@@ -547,7 +547,7 @@ void peers_close(ncclsvc_session *s)
 	session_lock(s);
 	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
 		if (c->peer)
-			peer_hooks.break_off(c->peer);
+			peer_callbacks.break_off(c->peer);
 	for (ncclsvc_comm *c = s->comms; c; c = c->next) {
 		if (c->peer)
 			close_one(s, c);

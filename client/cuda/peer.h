@@ -189,7 +189,7 @@ unsigned peer_messages_describe(const struct peer *p, const struct op *ops, unsi
 
 /* ---- peer_task.c ---- */
 
-extern const struct kernel_hooks peer_hooks;
+extern const struct kernel_callbacks peer_callbacks;
 /* Updates the kernels' progress, asking the GPU if needed. Locked. */
 void peer_ask(struct peer *p);
 /* Whether all blocks of that kernel have ended, according to the GPU's last answer. */

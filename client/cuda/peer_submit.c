@@ -260,7 +260,7 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 	if (!e)
 		return NCCLSVC_OK;
 	/* Other ranks wait for the missing kernel: the daemon notices, and ends the epoch. */
-	peer_hooks.break_off(p);
+	peer_callbacks.break_off(p);
 	return cuda_error(p->cuda, e,
 			  "the operation's kernel was not launched, so its communicator ends");
 }

@@ -243,5 +243,5 @@ static void break_off(struct peer *p)
 		atomic_store_explicit(&p->control->abort, 1, memory_order_release);
 }
 
-const struct kernel_hooks peer_hooks = {
+const struct kernel_callbacks peer_callbacks = {
 	.over = over, .wait = wait, .ask = ask, .break_off = break_off, .ended = device_unpin};

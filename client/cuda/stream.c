@@ -128,7 +128,7 @@ static void arrived(ncclsvc_session *s)
 	checkpoint_look(s, s->gpu, &restored);
 }
 
-static const struct stream_hooks stream_hooks = {.arrived = arrived, .ended = device_unpin};
+static const struct stream_callbacks stream_callbacks = {.arrived = arrived, .ended = device_unpin};
 
 static ncclsvc_result no_line(void)
 {
@@ -164,7 +164,7 @@ static ncclsvc_result new_line(ncclsvc_session *s, struct gpu *g, uint32_t *inde
 	if (!t)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	*t = (ncclsvc_timeline){
-		.session = s, .index = i, .of_stream = &stream_hooks, .pending = t->pending};
+		.session = s, .index = i, .of_stream = &stream_callbacks, .pending = t->pending};
 	s->timelines[i] = t;
 	atomic_fetch_and_explicit(&g->page->given, ~(UINT64_C(1) << i), memory_order_relaxed);
 	struct svc_timeline *words = stream_counters(g, i);
