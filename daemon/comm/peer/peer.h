@@ -139,9 +139,9 @@ bool peer_operation(const struct communicator *m, uint32_t rank, const struct pe
  * the one that it was called for last, or how many there are. An operation in a graph is known
  * while it waits.
  */
-typedef bool peer_each(void *arg, const struct peer_operation *op);
+typedef bool peer_each_fn(void *arg, const struct peer_operation *op);
 uint32_t peer_each_launched(const struct communicator *m, uint32_t rank, uint32_t from,
-			    peer_each *each, void *arg);
+			    peer_each_fn *each, void *arg);
 /* When it was launched; for an operation in a graph, when it was first seen to wait. */
 static inline uint64_t peer_operation_since(const struct peer_operation *op, uint64_t now)
 {
