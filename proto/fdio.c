@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -250,6 +251,6 @@ int svc_populate(void *base, size_t bytes)
 	/* Before Linux 5.14. Others may be writing to the page. */
 	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	for (size_t at = 0; at < bytes; at += page)
-		__atomic_fetch_or((char *)base + at, 0, __ATOMIC_RELAXED);
+		atomic_fetch_or_explicit((_Atomic char *)base + at, 0, memory_order_relaxed);
 	return 0;
 }

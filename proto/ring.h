@@ -115,12 +115,12 @@ static inline uint64_t svc_number_before(uint32_t entries, uint64_t n)
 /* The `number` word of a record or status, the only word that both sides access concurrently. */
 static inline uint64_t svc_number_load(const uint64_t *number)
 {
-	return __atomic_load_n(number, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit((const _Atomic uint64_t *)number, memory_order_acquire);
 }
 
 static inline void svc_number_store(uint64_t *number, uint64_t n)
 {
-	__atomic_store_n(number, n, __ATOMIC_RELEASE);
+	atomic_store_explicit((_Atomic uint64_t *)number, n, memory_order_release);
 }
 
 #endif

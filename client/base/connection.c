@@ -326,13 +326,13 @@ ncclsvc_result connection_open(const struct connection_options *o, uint64_t dead
 
 struct connection *connection_ref(struct connection *connection)
 {
-	__atomic_add_fetch(&connection->refs, 1, __ATOMIC_RELAXED);
+	atomic_fetch_add_explicit(&connection->refs, 1, memory_order_relaxed);
 	return connection;
 }
 
 void connection_unref(struct connection *c)
 {
-	if (__atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL))
+	if (atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	if (c->ring)
 		munmap(c->ring, c->ring_size);

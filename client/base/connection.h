@@ -3,6 +3,7 @@
 #ifndef CLIENT_BASE_CONNECTION_H
 #define CLIENT_BASE_CONNECTION_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/un.h>
 
@@ -26,7 +27,7 @@ struct connection_options {
 struct connection {
 	struct connection *next, **back; /* fork.c's list; NULL: not in the list */
 	bool foreign;			 /* the forked parent's connection, without fds here */
-	unsigned refs;			 /* atomic */
+	atomic_uint refs;
 	int sock;
 	unsigned version;	  /* protocol version; the lowest before HELLO's reply */
 	uint32_t session;	  /* the session's number in the daemon */

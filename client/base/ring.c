@@ -35,7 +35,7 @@ void ring_publish(const struct connection *c, uint64_t n, const struct svc_recor
 void ring_doorbell(const struct connection *c)
 {
 	const uint64_t one = 1;
-	full_fence();
+	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(&c->ring->asleep, memory_order_relaxed))
 		return;
 	/* The write fails only if the counter is full, and then the daemon has been woken. */
@@ -81,7 +81,7 @@ static bool sleep_for(const struct connection *c, uint64_t n, uint64_t now, uint
 	bool woken = true;
 	atomic_fetch_add(&c->ring->waiters, 1);
 	uint32_t wake = atomic_load(&c->ring->wake);
-	full_fence();
+	atomic_thread_fence(memory_order_seq_cst);
 	if (svc_number_load(number) != n && !atomic_load(&c->ring->ended))
 		woken = syscall(SYS_futex, &c->ring->wake, FUTEX_WAIT, wake, &t, NULL, 0) == 0;
 	atomic_fetch_sub(&c->ring->waiters, 1);

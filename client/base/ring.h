@@ -10,13 +10,6 @@
 
 #define SLICE_NS UINT64_C(100000000) /* longest sleep without checking the socket */
 
-/* Orders earlier stores before later loads. ThreadSanitizer does not support atomic_thread_fence.
- */
-static inline void full_fence(void)
-{
-	__sync_synchronize();
-}
-
 /* True if task number n of the ring has ended. Sets *bad if the slot's content is impossible. */
 bool ring_ended(const struct connection *c, uint64_t n, bool *bad);
 void ring_publish(const struct connection *c, uint64_t n, const struct svc_record *record);

@@ -81,7 +81,7 @@ static ncclsvc_result submit(ncclsvc_session *s, struct thread_state *t)
 		return error_again(&t->refusal);
 	if (t->lists && t->nops) {
 		session_unlock(s);
-		r = s->list_hooks->join(t);
+		r = s->list_callbacks->join(t);
 		session_lock(s);
 	}
 	return r || !t->nops ? r : ops_submit(s, t->ops, t->nops);
@@ -109,7 +109,7 @@ static ncclsvc_result end(ncclsvc_session *s, bool submits)
 	thread_tidy(s, t);
 	session_unlock(s);
 	if (lists)
-		s->list_hooks->ended(lists, joined, withdrawn, r);
+		s->list_callbacks->ended(lists, joined, withdrawn, r);
 	return submits ? r : NCCLSVC_OK;
 }
 

@@ -106,8 +106,8 @@ void ncclsvc_close(ncclsvc_session *s)
 		return;
 	dispatch_close(s);
 	gpu_quiesce(s);
-	if (s->plan_hooks)
-		s->plan_hooks->closing(s);
+	if (s->plan_callbacks)
+		s->plan_callbacks->closing(s);
 	gpu_close(s);
 	if (s->connection)
 		connection_unref(s->connection);

@@ -17,9 +17,11 @@ static ncclsvc_result operate(struct op *op)
 	ncclsvc_session *s = op->comm->session;
 	session_lock(s);
 	struct thread_state *t = thread_find(s);
-	if (t && t->timeline && op->comm->device < 0) {
+	const ncclsvc_timeline *timeline =
+		t ? atomic_load_explicit(&t->timeline, memory_order_relaxed) : NULL;
+	if (timeline && op->comm->device < 0) {
 		op->record.flags |= SVC_TASK_TIMELINE;
-		op->record.timeline = t->timeline->index;
+		op->record.timeline = timeline->index;
 		op->record.value = t->timeline_value;
 	}
 	ncclsvc_result r = op_check(op);
@@ -47,7 +49,7 @@ static struct thread_state *open_group(const ncclsvc_comm *comm)
 {
 	struct thread_state *t = thread_own(comm->session);
 	bool can = t && t->grouping && comm->device < 0 &&
-		   !__atomic_load_n(&t->timeline, __ATOMIC_RELAXED);
+		   !atomic_load_explicit(&t->timeline, memory_order_relaxed);
 	return can ? t : NULL;
 }
 
@@ -73,8 +75,8 @@ static ncclsvc_result submit(unsigned kind, const void *src, void *dst, size_t c
 				   .redop = narrow(redop),
 				   .peer = peer,
 				   .count = count,
-				   .timeout_ns =
-					   __atomic_load_n(&comm->timeout_ns, __ATOMIC_RELAXED)},
+				   .timeout_ns = atomic_load_explicit(&comm->timeout_ns,
+								      memory_order_relaxed)},
 			.comm = comm,
 			.src = src,
 			.dst = dst,

@@ -197,8 +197,8 @@ ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm)
 	if (s->lost || r == NCCLSVC_NOT_FOUND)
 		r = NCCLSVC_OK;
 	if (!r) {
-		if (s->plan_hooks)
-			s->plan_hooks->comm_left(s, comm);
+		if (s->plan_callbacks)
+			s->plan_callbacks->comm_left(s, comm);
 		comm_unlink(s, comm);
 		calls_give_up(s, comm->key);
 	}

@@ -99,8 +99,8 @@ void ncclsvc_comm_abort(ncclsvc_comm *comm)
 		return;
 	ncclsvc_session *s = comm->session;
 	session_lock(s);
-	if (comm->peer && s->kernel_hooks)
-		s->kernel_hooks->break_off(comm->peer);
+	if (comm->peer && s->kernel_callbacks)
+		s->kernel_callbacks->break_off(comm->peer);
 	if (comm->handle)
 		call_forget(s, SVC_ABORT,
 			    &(struct svc_abort){.comm = comm->handle, .epoch = comm->epoch});
@@ -112,7 +112,7 @@ ncclsvc_result ncclsvc_comm_set_timeout(ncclsvc_comm *comm, int timeout_ms)
 	if (!comm)
 		return error_argument("ncclsvc_comm_set_timeout: the communicator is NULL");
 	session_lock(comm->session);
-	__atomic_store_n(&comm->timeout_ns, timeout_on_wire(timeout_ms), __ATOMIC_RELAXED);
+	atomic_store_explicit(&comm->timeout_ns, timeout_on_wire(timeout_ms), memory_order_relaxed);
 	session_unlock(comm->session);
 	return NCCLSVC_OK;
 }

@@ -3,6 +3,7 @@
 #ifndef CLIENT_CORE_COMM_H
 #define CLIENT_CORE_COMM_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "base/api.h"
@@ -20,7 +21,7 @@ struct ncclsvc_comm {
 	int32_t daemon_device; /* the daemon's number for it */
 	bool world, split;
 	ncclsvc_unique_id id;
-	uint64_t timeout_ns;
+	_Atomic uint64_t timeout_ns;
 	uint64_t seq;	      /* number of the next task in this epoch */
 	uint64_t collectives; /* number of collectives in this epoch */
 	/* The memory that its kernels share (cuda/peer.h), and the largest operation, in bytes,

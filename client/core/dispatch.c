@@ -158,8 +158,8 @@ static unsigned call_back(ncclsvc_session *s)
 static void ask_kernels(ncclsvc_session *s)
 {
 	bool some = false;
-	for (const ncclsvc_comm *c = s->comms; c && s->kernel_hooks; c = c->next)
-		if (c->peer && s->kernel_hooks->ask(c->peer))
+	for (const ncclsvc_comm *c = s->comms; c && s->kernel_callbacks; c = c->next)
+		if (c->peer && s->kernel_callbacks->ask(c->peer))
 			some = true;
 	if (s->epoll >= 0)
 		tick(s, some);
@@ -174,7 +174,7 @@ static bool handle(ncclsvc_session *s)
 		drain(s->connection->completion);
 		if (s->connection->ring)
 			atomic_store(&s->connection->ring->armed, 1);
-		full_fence();
+		atomic_thread_fence(memory_order_seq_cst);
 	}
 	unsigned found = socket_pump(s);
 	uint64_t before = s->tasks.ended;

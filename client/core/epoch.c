@@ -56,8 +56,8 @@ void comms_break(ncclsvc_session *s)
 		c->end_reported = true; /* session_check reports it */
 		c->end =
 			(ncclsvc_status){.result = NCCLSVC_DAEMON_LOST, .rank_a = -1, .rank_b = -1};
-		if (c->peer && s->kernel_hooks)
-			s->kernel_hooks->break_off(c->peer);
+		if (c->peer && s->kernel_callbacks)
+			s->kernel_callbacks->break_off(c->peer);
 	}
 }
 

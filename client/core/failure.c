@@ -36,7 +36,7 @@ void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text)
 	};
 	snprintf(f->comm, sizeof(f->comm), "%s", comm_label(s, slot->comm_key));
 	if (slot->plan_slot)
-		s->plan_hooks->label(s, slot, f->label);
+		s->plan_callbacks->label(s, slot, f->label);
 	snprintf(f->text, sizeof(f->text), "%s", text);
 }
 

@@ -31,7 +31,7 @@ struct thread_state;
 struct gpu;
 
 /* The session's callbacks into the plan layer. */
-struct plan_hooks {
+struct plan_callbacks {
 	void (*comm_left)(ncclsvc_session *s, const ncclsvc_comm *comm); /* locked */
 	void (*closing)(ncclsvc_session *s); /* nothing runs on GPUs any more */
 	/* Copies a planned task's label; leaves it unchanged if the plan has moved on. Locked. */
@@ -62,10 +62,10 @@ struct ncclsvc_session {
 	ncclsvc_comm *comms;
 	uint32_t comm_keys;
 	struct ncclsvc_plan *plans;
-	const struct plan_hooks *plan_hooks;	 /* NULL: the session never had a plan */
-	const struct list_hooks *list_hooks;	 /* NULL: no task group ever had a list */
-	const struct kernel_hooks *kernel_hooks; /* NULL: the session never had a kernel */
-	uint64_t planned_groups;		 /* total over all plans' iterations */
+	const struct plan_callbacks *plan_callbacks;	 /* NULL: the session never had a plan */
+	const struct list_callbacks *list_callbacks;	 /* NULL: no task group ever had a list */
+	const struct kernel_callbacks *kernel_callbacks; /* NULL: the session never had a kernel */
+	uint64_t planned_groups;			 /* total over all plans' iterations */
 	struct regions regions;
 	struct staging staging;
 	ncclsvc_timeline *timelines[SVC_TIMELINES];

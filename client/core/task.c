@@ -49,7 +49,7 @@ uint64_t tasks_first_pending(const struct tasks *t)
 }
 
 /* NULL: the task is not on a stream. */
-static const struct stream_hooks *stream_of(const ncclsvc_session *s, const struct slot *slot)
+static const struct stream_callbacks *stream_of(const ncclsvc_session *s, const struct slot *slot)
 {
 	const ncclsvc_timeline *t = slot->timeline ? s->timelines[slot->timeline] : NULL;
 	return t ? t->of_stream : NULL;
@@ -57,7 +57,7 @@ static const struct stream_hooks *stream_of(const ncclsvc_session *s, const stru
 
 static bool is_spoiled(ncclsvc_session *s, const struct slot *slot)
 {
-	const struct stream_hooks *stream = stream_of(s, slot);
+	const struct stream_callbacks *stream = stream_of(s, slot);
 	if (slot->detached && stream)
 		stream->arrived(s);
 	return slot->spoiled;

@@ -83,7 +83,7 @@ static inline bool task_went_well(const struct tasks *t, uint64_t task)
 /* Ends a kernel's task with CANCELLED, because the member has left its epoch. Locked. */
 void kernel_task_cancel(ncclsvc_session *s, struct slot *slot);
 /* The session's callbacks into the CUDA layer for tasks that are kernels. Locked. */
-struct kernel_hooks {
+struct kernel_callbacks {
 	/* Whether the kernel is over; fills in its status. `ask`: ask the GPU if nothing else
 	 * reports its end. */
 	bool (*over)(ncclsvc_session *s, struct slot *slot, bool ask);

@@ -67,7 +67,7 @@ ncclsvc_result thread_untimed(ncclsvc_session *s)
 	ncclsvc_result r = NCCLSVC_OK;
 	session_lock(s);
 	const struct thread_state *t = thread_find(s);
-	if (t && t->timeline)
+	if (t && atomic_load_explicit(&t->timeline, memory_order_relaxed))
 		r = error_set(NCCLSVC_UNSUPPORTED,
 			      "a timeline is set on this thread: set it to NULL first");
 	session_unlock(s);
@@ -95,7 +95,8 @@ void thread_tidy(ncclsvc_session *s, struct thread_state *gone)
 	struct thread_state **at = &s->threads;
 	/* A thread that makes one group makes more, so some states of ended threads are kept, but
 	 * not all: a program may start and end any number of threads. */
-	if (s->nthreads <= THREADS_KEPT || gone->grouping || gone->timeline || gone->stream ||
+	if (s->nthreads <= THREADS_KEPT || gone->grouping ||
+	    atomic_load_explicit(&gone->timeline, memory_order_relaxed) || gone->stream ||
 	    gone->stream_flags)
 		return;
 	while (*at != gone)

@@ -3,6 +3,7 @@
 #ifndef CLIENT_CORE_THREAD_H
 #define CLIENT_CORE_THREAD_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "base/error.h"
@@ -14,7 +15,7 @@ struct op;
 struct thread_state {
 	struct thread_state *next;
 	uint64_t thread;
-	ncclsvc_timeline *timeline;
+	_Atomic(ncclsvc_timeline *) timeline;
 	uint64_t timeline_value;
 	struct CUstream_st *stream;
 	unsigned stream_flags;
@@ -40,7 +41,7 @@ ncclsvc_result thread_plain(ncclsvc_session *s);
 ncclsvc_result thread_untimed(ncclsvc_session *s);
 
 /* Callbacks into the lists module at the end of a thread's task group. Called unlocked. */
-struct list_hooks {
+struct list_callbacks {
 	/* The group has other operations too: adds those of the lists. */
 	ncclsvc_result (*join)(struct thread_state *t);
 	/* The group is over. joined: it contained the lists' operations, and `result` says whether

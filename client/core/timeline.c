@@ -56,8 +56,8 @@ ncclsvc_result ncclsvc_timeline_destroy(ncclsvc_timeline *t)
 	} else {
 		s->timelines[t->index] = NULL;
 		for (struct thread_state *th = s->threads; th; th = th->next)
-			if (th->timeline == t)
-				__atomic_store_n(&th->timeline, NULL, __ATOMIC_RELAXED);
+			if (atomic_load_explicit(&th->timeline, memory_order_relaxed) == t)
+				atomic_store_explicit(&th->timeline, NULL, memory_order_relaxed);
 	}
 	session_unlock(s);
 	if (!r)
@@ -75,7 +75,7 @@ ncclsvc_result ncclsvc_timeline_set(ncclsvc_session *s, ncclsvc_timeline *timeli
 	session_lock(s);
 	struct thread_state *t = timeline ? thread_make(s) : thread_find(s);
 	if (t) {
-		__atomic_store_n(&t->timeline, timeline, __ATOMIC_RELAXED);
+		atomic_store_explicit(&t->timeline, timeline, memory_order_relaxed);
 		t->timeline_value = value;
 		thread_tidy(s, t);
 	} else if (timeline) {

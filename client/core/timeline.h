@@ -17,14 +17,14 @@ static inline void timeline_raise(_Atomic uint64_t *counter, uint64_t value)
 
 struct ncclsvc_timeline {
 	ncclsvc_session *session;
-	uint32_t index;			      /* 1..SVC_TIMELINES-1 */
-	uint32_t pending;		      /* number of pending tasks */
-	const struct stream_hooks *of_stream; /* NULL: the user created it */
-	uint64_t last;			      /* on a stream's timeline: value of the newest task */
+	uint32_t index;				  /* 1..SVC_TIMELINES-1 */
+	uint32_t pending;			  /* number of pending tasks */
+	const struct stream_callbacks *of_stream; /* NULL: the user created it */
+	uint64_t last; /* on a stream's timeline: value of the newest task */
 };
 
 /* Callbacks into the CUDA layer for tasks on a stream's timeline. Locked. */
-struct stream_hooks {
+struct stream_callbacks {
 	/* The daemon reports success of a detached task; tasks_spoil may still fail it. */
 	void (*arrived)(ncclsvc_session *s);
 	void (*ended)(ncclsvc_session *s, uint64_t task);

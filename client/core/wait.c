@@ -64,7 +64,7 @@ static void end(ncclsvc_session *s, struct slot *slot)
 	if (t && t->of_stream)
 		t->of_stream->ended(s, slot->number);
 	if (slot->kernel_seq)
-		s->kernel_hooks->ended(s, slot->number);
+		s->kernel_callbacks->ended(s, slot->number);
 	slot->called_back = !s->callback || slot->quiet;
 	slot->state = SLOT_ENDED;
 	s->tasks.ended++;
@@ -72,7 +72,7 @@ static void end(ncclsvc_session *s, struct slot *slot)
 
 static void look_at_kernel(ncclsvc_session *s, struct slot *slot, bool ask)
 {
-	if (s->kernel_hooks->over(s, slot, ask))
+	if (s->kernel_callbacks->over(s, slot, ask))
 		task_arrive(s, slot,
 			    slot->status.result == NCCLSVC_DAEMON_LOST ? s->lost_text : "");
 	if (slot->state == SLOT_ARRIVED && slot->status.result == NCCLSVC_PEER_GONE)
@@ -120,9 +120,9 @@ void tasks_look(ncclsvc_session *s)
 
 void tasks_ask(ncclsvc_session *s)
 {
-	for (const ncclsvc_comm *c = s->comms; c && s->kernel_hooks; c = c->next)
+	for (const ncclsvc_comm *c = s->comms; c && s->kernel_callbacks; c = c->next)
 		if (c->peer)
-			s->kernel_hooks->ask(c->peer);
+			s->kernel_callbacks->ask(c->peer);
 	tasks_look(s);
 }
 
@@ -190,7 +190,7 @@ ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
 		}
 		struct slot *slot = task_slot(&s->tasks, task);
 		if (slot->peer) {
-			s->kernel_hooks->wait(s, slot, deadline);
+			s->kernel_callbacks->wait(s, slot, deadline);
 			socket_pump(s);
 			continue;
 		}

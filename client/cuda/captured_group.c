@@ -19,8 +19,8 @@ struct captured_group {
 	struct captured_group *next;
 	struct peer *peer;
 	uint32_t number;
-	bool gone;	/* the graph is gone; atomic */
-	bool forgotten; /* the daemon is gone, or has forgotten the group */
+	atomic_bool gone; /* the graph is gone */
+	bool forgotten;	  /* the daemon is gone, or has forgotten the group */
 	unsigned nentries;
 	uint16_t entries[]; /* of its operations' regions, from 1 */
 };
@@ -66,9 +66,9 @@ static void captured_group_gone(void *arg)
 {
 	struct captured_group *group = arg;
 	struct peer *p = group->peer;
-	__atomic_store_n(&group->gone, true, __ATOMIC_RELEASE);
-	__atomic_add_fetch(&p->captured_groups_gone, 1,
-			   __ATOMIC_RELEASE); /* this may be the last reference to p */
+	atomic_store_explicit(&group->gone, true, memory_order_release);
+	atomic_fetch_add_explicit(&p->captured_groups_gone, 1,
+				  memory_order_release); /* this may be the last reference to p */
 }
 
 static void unpin(ncclsvc_session *s, struct captured_group *group)
@@ -85,7 +85,8 @@ bool captured_groups_due(ncclsvc_session *s, struct peer *p, uint64_t clock)
 {
 	if (!p || p->due_clock == clock)
 		return p && p->due;
-	if (p->captured_groups_swept != __atomic_load_n(&p->captured_groups_gone, __ATOMIC_ACQUIRE))
+	if (p->captured_groups_swept !=
+	    atomic_load_explicit(&p->captured_groups_gone, memory_order_acquire))
 		captured_groups_sweep(s, p);
 	p->due_clock = clock;
 	p->due = captured_groups_live(p) || pending_on(s, p);
@@ -99,7 +100,7 @@ void captured_groups_sweep(ncclsvc_session *s, struct peer *p)
 	/* If the socket has no room for a deletion, a later sweep sends it; also if its answer
 	 * could take the room of an operation's answer, for which the daemon does not wait. */
 	for (struct captured_group **link = &p->captured_groups, *group; (group = *link);) {
-		if (!__atomic_load_n(&group->gone, __ATOMIC_ACQUIRE)) {
+		if (!atomic_load_explicit(&group->gone, memory_order_acquire)) {
 			link = &group->next;
 			continue;
 		}
@@ -246,7 +247,7 @@ static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 		r = send(s, &ops[i], &at);
 	/* From here on it counts as a graph's: if something fails later, releasing its user object
 	 * frees it. */
-	__atomic_add_fetch(&p->ncaptured_groups, 1, __ATOMIC_RELEASE);
+	atomic_fetch_add_explicit(&p->ncaptured_groups, 1, memory_order_release);
 	if (r)
 		take_back(s, group);
 	peer_unref(p);

@@ -14,8 +14,8 @@
 /* Whether a graph with captured groups can still be launched. */
 static inline bool captured_groups_live(const struct peer *p)
 {
-	return __atomic_load_n(&p->ncaptured_groups, __ATOMIC_ACQUIRE) !=
-	       __atomic_load_n(&p->captured_groups_gone, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(&p->ncaptured_groups, memory_order_acquire) !=
+	       atomic_load_explicit(&p->captured_groups_gone, memory_order_acquire);
 }
 /* Groups the operations by communicator: those of one rank first, then those that no stream starts,
  * then all others. */

@@ -43,7 +43,7 @@ struct import {
 };
 
 struct importer {
-	unsigned refs; /* of the session, the thread, and members; atomic */
+	atomic_uint refs; /* of the session, the thread, and members */
 	const struct cuda *cuda;
 	pthread_t thread;
 	pthread_mutex_t use; /* held while the thread uses the session */
@@ -127,7 +127,7 @@ static void session_unuse(struct importer *m)
 static bool has_news(const struct peer *p)
 {
 	return p && peer_is_open(p) && p->importer &&
-	       (__atomic_load_n(&p->control->shares, __ATOMIC_ACQUIRE) > p->imports_at ||
+	       (atomic_load_explicit(&p->control->shares, memory_order_acquire) > p->imports_at ||
 		p->imports_reported < p->imports_at);
 }
 
@@ -357,7 +357,7 @@ static bool kernels_run(struct importer *m)
 	ncclsvc_session *s = session_use(m);
 	for (const ncclsvc_comm *c = s ? s->comms : NULL; !any && c; c = c->next)
 		any = c->peer && peer_is_open(c->peer) &&
-		      (peer_hooks.ask(c->peer) || !peer_graphs_quiet(c->peer));
+		      (peer_callbacks.ask(c->peer) || !peer_graphs_quiet(c->peer));
 	if (s)
 		session_unuse(m);
 	return any;
@@ -436,7 +436,7 @@ static void job_do(struct importer *m, struct job *job)
 
 void importer_unref(struct importer *m)
 {
-	if (!m || __atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL))
+	if (!m || atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) != 1)
 		return;
 	discarded_free(m);
 	close(m->wake);
@@ -502,9 +502,9 @@ static bool thread_start(struct importer *m)
 	sigset_t all, before;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	m->refs++;
+	atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
 	const bool good = !pthread_create(&m->thread, NULL, run, m);
-	m->refs -= !good;
+	atomic_fetch_sub_explicit(&m->refs, !good, memory_order_relaxed);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return good;
 }
@@ -574,7 +574,7 @@ void imports_begin(ncclsvc_session *s, struct peer *p)
 	}
 	if (m) {
 		p->importer = m;
-		__atomic_add_fetch(&m->refs, 1, __ATOMIC_ACQ_REL);
+		atomic_fetch_add_explicit(&m->refs, 1, memory_order_acq_rel);
 		eventfd_write(m->wake, 1); /* for the new bell, and the member's first news */
 	}
 	session_unlock(s);

@@ -24,13 +24,13 @@ static void destroy(struct page *page)
 
 struct page *page_ref(struct page *page)
 {
-	__atomic_add_fetch(&page->refs, 1, __ATOMIC_RELAXED);
+	atomic_fetch_add_explicit(&page->refs, 1, memory_order_relaxed);
 	return page;
 }
 
 void page_unref(struct page *page)
 {
-	if (page && !__atomic_sub_fetch(&page->refs, 1, __ATOMIC_ACQ_REL))
+	if (page && atomic_fetch_sub_explicit(&page->refs, 1, memory_order_acq_rel) == 1)
 		destroy(page);
 }
 

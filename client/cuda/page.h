@@ -3,6 +3,8 @@
 #ifndef CLIENT_CUDA_PAGE_H
 #define CLIENT_CUDA_PAGE_H
 
+#include <stdatomic.h>
+
 #include "cuda.h"
 
 struct connection;
@@ -12,14 +14,14 @@ struct stream;
 /* The timelines of one connection, as GPUs see them: registered, and so mapped, until the last
  * reference is dropped. */
 struct page {
-	unsigned refs; /* held by the session, and by members whose graphs write to it; atomic */
+	atomic_uint refs; /* held by the session, and by members whose graphs write to it */
 	const struct cuda *cuda;
 	struct connection *connection;
 	CUdevice device;
 	CUcontext
 		context; /* the device's primary context, retained; the page is registered there */
 	bool ours;	 /* this library registered it, and must unregister it */
-	uint64_t given;	 /* bits of timelines that their members no longer use; atomic */
+	_Atomic uint64_t given; /* bits of timelines that their members no longer use */
 };
 
 /* Registers the current connection's page through the device's context. Locked. */

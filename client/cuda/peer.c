@@ -150,8 +150,8 @@ static void destroy(struct peer *p)
 	peer_graphs_sweep(p);
 	captured_groups_free(p);
 	if (p->captured_page)
-		__atomic_fetch_or(&p->captured_page->given, UINT64_C(1) << p->captured_timeline,
-				  __ATOMIC_RELEASE);
+		atomic_fetch_or_explicit(&p->captured_page->given,
+					 UINT64_C(1) << p->captured_timeline, memory_order_release);
 	page_unref(p->captured_page);
 }
 
@@ -159,7 +159,8 @@ static void destroy(struct peer *p)
 
 static bool is_quiet(const struct peer *p)
 {
-	if (p->failed) /* nothing was launched after that kernel */
+	if (atomic_load_explicit(&p->failed,
+				 memory_order_relaxed)) /* nothing was launched after that kernel */
 		return !p->any || peer_reached(p->over, p->latest) ||
 		       peer_blocks_completed(p, p->latest, p->blocks);
 	return !p->kernel_seq || peer_reached(p->over, p->kernel_seq);
@@ -426,7 +427,7 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	p->own.region = 0;
 	if (used && !r) {
 		session_lock(s);
-		s->kernel_hooks = &peer_hooks;
+		s->kernel_callbacks = &peer_callbacks;
 		session_unlock(s);
 		imports_begin(s, p);
 		return NCCLSVC_OK;
@@ -466,12 +467,12 @@ static void graphs_end(const struct peer *p)
 /* Lets running launches end, or aborts them; later launches do nothing. Locked; yields. */
 static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline)
 {
-	const uint32_t *abort = &p->control->abort;
-	while (!__atomic_load_n(abort, __ATOMIC_RELAXED) && !peer_graphs_quiet(p) &&
+	const peer_atomic32 *abort = &p->control->abort;
+	while (!atomic_load_explicit(abort, memory_order_relaxed) && !peer_graphs_quiet(p) &&
 	       now_ns() < deadline)
 		pause_unlocked(s);
 	if (!peer_graphs_quiet(p))
-		peer_hooks.break_off(p);
+		peer_callbacks.break_off(p);
 	graphs_end(p);
 }
 
@@ -482,7 +483,7 @@ static void quiesce(ncclsvc_session *s, struct peer *p)
 	if (!p->control)
 		return;
 	if (!becomes_quiet(p))
-		peer_hooks.break_off(p);
+		peer_callbacks.break_off(p);
 	if (peer_graphs_live(p))
 		graphs_quiesce(s, p, deadline);
 	while (!becomes_quiet(p) && now_ns() < deadline)
@@ -546,7 +547,7 @@ void peers_close(ncclsvc_session *s)
 	session_lock(s);
 	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
 		if (c->peer)
-			peer_hooks.break_off(c->peer);
+			peer_callbacks.break_off(c->peer);
 	for (ncclsvc_comm *c = s->comms; c; c = c->next) {
 		if (c->peer)
 			close_one(s, c);

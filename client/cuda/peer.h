@@ -75,9 +75,9 @@ struct peer {
 	/* Keeps launches in the order of kernel_seq; no other lock is held meanwhile. */
 	pthread_mutex_t turn;
 	pthread_cond_t turned;
-	uint32_t launched; /* or skipped */
-	uint32_t latest;   /* the newest kernel that was launched */
-	bool failed;	   /* a launch has failed: no other follows */
+	uint32_t launched;  /* or skipped */
+	uint32_t latest;    /* the newest kernel that was launched */
+	atomic_bool failed; /* a launch has failed: no other follows */
 	uint32_t records;
 	/* The stream of the newest kernel, and its number of blocks. */
 	bool any;
@@ -85,8 +85,8 @@ struct peer {
 	CUcontext stream_context;
 	unsigned blocks;
 	struct peer_graph *graphs; /* newest first */
-	/* How many there were, and how many are gone. Atomic. */
-	uint32_t ngraphs, graphs_gone;
+	/* How many there were, and how many are gone. */
+	_Atomic uint32_t ngraphs, graphs_gone;
 
 	/* Operations in graphs that go to NCCL (captured_group.h). With the session's lock: */
 	uint32_t captured_timeline; /* their timeline; 0: none yet */
@@ -95,8 +95,8 @@ struct peer {
 	uint32_t captured_number;   /* number of the newest captured group */
 	uint32_t captured_graph;    /* its graph; 0: none */
 	struct captured_group *captured_groups;
-	/* How many there were, and how many are gone with their graphs. Atomic. */
-	uint32_t ncaptured_groups, captured_groups_gone;
+	/* How many there were, and how many are gone with their graphs. */
+	_Atomic uint32_t ncaptured_groups, captured_groups_gone;
 	uint32_t captured_groups_swept; /* how many of those gone have been swept */
 	uint64_t due_clock; /* of the submission that captured_groups_due was last asked about */
 	bool due;	    /* and its answer */
@@ -189,7 +189,7 @@ unsigned peer_messages_describe(const struct peer *p, const struct op *ops, unsi
 
 /* ---- peer_task.c ---- */
 
-extern const struct kernel_hooks peer_hooks;
+extern const struct kernel_callbacks peer_callbacks;
 /* Updates the kernels' progress, asking the GPU if needed. Locked. */
 void peer_ask(struct peer *p);
 /* Whether all blocks of that kernel have ended, according to the GPU's last answer. */

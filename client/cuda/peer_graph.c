@@ -66,16 +66,16 @@ static void graph_gone(void *arg)
 	struct peer_graph *graph = arg;
 	struct peer *p = graph->peer;
 	if (p->control)
-		__atomic_sub_fetch(&p->control->graphs, 1, __ATOMIC_RELEASE);
-	__atomic_store_n(&graph->gone, true, __ATOMIC_RELEASE);
-	__atomic_add_fetch(&p->graphs_gone, 1,
-			   __ATOMIC_RELEASE); /* this may be the last reference to p */
+		atomic_fetch_sub_explicit(&p->control->graphs, 1, memory_order_release);
+	atomic_store_explicit(&graph->gone, true, memory_order_release);
+	atomic_fetch_add_explicit(&p->graphs_gone, 1,
+				  memory_order_release); /* this may be the last reference to p */
 }
 
 void peer_graphs_sweep(struct peer *p)
 {
 	for (struct peer_graph **link = &p->graphs, *graph; (graph = *link);) {
-		if (__atomic_load_n(&graph->gone, __ATOMIC_ACQUIRE)) {
+		if (atomic_load_explicit(&graph->gone, memory_order_acquire)) {
 			*link = graph->next;
 			free(graph);
 		} else {
@@ -106,9 +106,10 @@ unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm)
 		return 0;
 	session_lock(comm->session);
 	const struct peer *p = comm_captures(comm);
-	const unsigned n = p ? __atomic_load_n(&p->ngraphs, __ATOMIC_ACQUIRE) -
-					   __atomic_load_n(&p->graphs_gone, __ATOMIC_ACQUIRE)
-			     : 0;
+	const unsigned n =
+		p ? atomic_load_explicit(&p->ngraphs, memory_order_acquire) -
+				atomic_load_explicit(&p->graphs_gone, memory_order_acquire)
+		  : 0;
 	session_unlock(comm->session);
 	return n;
 }
@@ -120,8 +121,8 @@ static bool is_broken_off(const struct peer *p)
 	    atomic_load(&svc_timelines(p->captured_page->connection->ring)[p->captured_timeline]
 				 .done) >= SVC_CAPTURED_GROUP_DEAD)
 		return true;
-	return p->control && (__atomic_load_n(&p->control->abort, __ATOMIC_RELAXED) ||
-			      __atomic_load_n(&p->control->failed, __ATOMIC_RELAXED));
+	return p->control && (atomic_load_explicit(&p->control->abort, memory_order_relaxed) ||
+			      atomic_load_explicit(&p->control->failed, memory_order_relaxed));
 }
 
 int ncclsvc_comm_graphs_running(ncclsvc_comm *comm)
@@ -157,12 +158,13 @@ static CUresult graph_begin(struct peer *p, uint64_t capture, CUgraph handle, CU
 	struct peer_graph *graph = e ? NULL : malloc(sizeof(*graph));
 	if (!graph)
 		return e ? e : CUDA_ERROR_OUT_OF_MEMORY;
-	*graph = (struct peer_graph){.next = p->graphs,
-				     .capture = capture,
-				     .number = p->ngraphs + 1,
-				     .graph = handle,
-				     .stream = stream,
-				     .peer = p};
+	*graph = (struct peer_graph){
+		.next = p->graphs,
+		.capture = capture,
+		.number = atomic_load_explicit(&p->ngraphs, memory_order_relaxed) + 1,
+		.graph = handle,
+		.stream = stream,
+		.peer = p};
 	e = cuda->cuUserObjectCreate(&object, graph, graph_gone, 1,
 				     CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
 	if (e) {
@@ -171,8 +173,8 @@ static CUresult graph_begin(struct peer *p, uint64_t capture, CUgraph handle, CU
 	}
 	p->graphs = graph;
 	if (p->control)
-		__atomic_add_fetch(&p->control->graphs, 1, __ATOMIC_RELEASE);
-	__atomic_store_n(&p->ngraphs, graph->number, __ATOMIC_RELEASE);
+		atomic_fetch_add_explicit(&p->control->graphs, 1, memory_order_release);
+	atomic_store_explicit(&p->ngraphs, graph->number, memory_order_release);
 	e = cuda->cuGraphRetainUserObject(handle, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
 	if (!e)
 		return cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_EXTERNAL);
@@ -256,7 +258,8 @@ CUresult peer_graph_note(const struct op *op, unsigned n, CUstream stream)
 	graph->kernel = node;
 	graph->operations += n;
 	if (p->control)
-		__atomic_store_n(&p->control->timeout_ns, op->record.timeout_ns, __ATOMIC_RELEASE);
+		atomic_store_explicit(&p->control->timeout_ns, op->record.timeout_ns,
+				      memory_order_release);
 	return CUDA_SUCCESS;
 }
 

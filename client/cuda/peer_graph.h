@@ -18,7 +18,7 @@ struct peer_graph {
 	CUgraphNode kernel;	 /* node of this kernel */
 	CUgraphNode record;	 /* node that records peer.order behind it */
 	struct peer *peer;
-	bool gone; /* the graph and all its instances are destroyed; atomic */
+	atomic_bool gone; /* the graph and all its instances are destroyed */
 };
 
 /* Sets the error of a refused capture. */
@@ -37,10 +37,10 @@ CUresult peer_streams_join(const struct op *ops, unsigned n, const struct peer *
 /* Whether any graph can still be launched. */
 static inline bool peer_graphs_live(const struct peer *p)
 {
-	return __atomic_load_n(&p->ngraphs, __ATOMIC_ACQUIRE) !=
-		       __atomic_load_n(&p->graphs_gone, __ATOMIC_ACQUIRE) ||
-	       __atomic_load_n(&p->ncaptured_groups, __ATOMIC_ACQUIRE) !=
-		       __atomic_load_n(&p->captured_groups_gone, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(&p->ngraphs, memory_order_acquire) !=
+		       atomic_load_explicit(&p->graphs_gone, memory_order_acquire) ||
+	       atomic_load_explicit(&p->ncaptured_groups, memory_order_acquire) !=
+		       atomic_load_explicit(&p->captured_groups_gone, memory_order_acquire);
 }
 /* Captures beside kernels (captured_group.c). Except for _position, call with the turn held and the
  * stream's context current; the graph is that of the stream's capture. */

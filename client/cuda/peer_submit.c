@@ -103,11 +103,11 @@ static void control_enter(const struct op *op)
 {
 	struct peer_control *control = op->comm->peer->control;
 	if (op->kernel == KERNEL_MESSAGES)
-		__atomic_store_n(&control->messages[peer_dir_of(&op->record)], op->message,
-				 __ATOMIC_RELEASE);
+		atomic_store_explicit(&control->messages[peer_dir_of(&op->record)], op->message,
+				      memory_order_release);
 	else if (op->kernel != KERNEL_NONE)
-		__atomic_store_n(&control->entered, op->coll_seq, __ATOMIC_RELEASE);
-	__atomic_store_n(&control->submitted, op->comm->collectives, __ATOMIC_RELEASE);
+		atomic_store_explicit(&control->entered, op->coll_seq, memory_order_release);
+	atomic_store_explicit(&control->submitted, op->comm->collectives, memory_order_release);
 }
 
 void peer_enter(struct op *op, struct slot *slot)
@@ -141,7 +141,8 @@ static void note(const struct op *op)
 {
 	struct peer *p = op->peer;
 	struct peer_record *record = &p->control->history[p->records % PEER_HISTORY];
-	__atomic_store_n(&record->kernel_seq, 0, __ATOMIC_RELEASE);
+	peer_atomic32 *const kernel_seq = (peer_atomic32 *)&record->kernel_seq;
+	atomic_store_explicit(kernel_seq, 0, memory_order_release);
 	record->operation = op->operation;
 	record->collective = (uint32_t)op->collective;
 	record->coll_seq = op->coll_seq;
@@ -149,10 +150,10 @@ static void note(const struct op *op)
 	record->header = peer_header_of(&op->record);
 	record->launched_ns = now_ns();
 	record->timeout_ns = op->record.timeout_ns;
-	__atomic_store_n(&record->kernel_seq, op->kernel_seq, __ATOMIC_RELEASE);
-	__atomic_store_n(&p->control->records, ++p->records, __ATOMIC_RELEASE);
+	atomic_store_explicit(kernel_seq, op->kernel_seq, memory_order_release);
+	atomic_store_explicit(&p->control->records, ++p->records, memory_order_release);
 	if (op->coll_seq)
-		__atomic_store_n(&p->control->reached, op->coll_seq, __ATOMIC_RELEASE);
+		atomic_store_explicit(&p->control->reached, op->coll_seq, memory_order_release);
 }
 
 ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot)
@@ -160,7 +161,7 @@ ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struc
 	struct gpu *g = s->gpu;
 	struct stream st;
 	const ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
-	if (__atomic_load_n(&slot->peer->failed, __ATOMIC_ACQUIRE))
+	if (atomic_load_explicit(&slot->peer->failed, memory_order_acquire))
 		return NCCLSVC_OK; /* the task ends with its epoch */
 	ncclsvc_result r = comm ? stream_identify(g, comm->device, handle, &st) : NCCLSVC_OK;
 	if (r || !comm)
@@ -248,16 +249,18 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 	while (peer_seq_after(p->launched) != ops->kernel_seq)
 		pthread_cond_wait(&p->turned, &p->turn);
 	/* After a failed launch nothing may be left on a stream that waits for this kernel. */
-	const CUresult e = p->failed ? CUDA_SUCCESS : launch(ops, n, p);
+	const CUresult e = atomic_load_explicit(&p->failed, memory_order_relaxed)
+				   ? CUDA_SUCCESS
+				   : launch(ops, n, p);
 	if (e)
-		__atomic_store_n(&p->failed, true, __ATOMIC_RELEASE);
+		atomic_store_explicit(&p->failed, true, memory_order_release);
 	p->launched = ops->kernel_seq;
 	pthread_cond_broadcast(&p->turned);
 	pthread_mutex_unlock(&p->turn);
 	if (!e)
 		return NCCLSVC_OK;
 	/* Other ranks wait for the missing kernel: the daemon notices, and ends the epoch. */
-	peer_hooks.break_off(p);
+	peer_callbacks.break_off(p);
 	return cuda_error(p->cuda, e,
 			  "the operation's kernel was not launched, so its communicator ends");
 }

@@ -37,7 +37,7 @@ static uint32_t before(uint32_t kernel_seq)
 /* The newest kernel outside graphs whose end, or whose block 0's end, the control block reports. */
 static uint32_t control_ended(const struct peer *p)
 {
-	return (uint32_t)(__atomic_load_n(&p->control->ended, __ATOMIC_ACQUIRE) >> 32);
+	return (uint32_t)(atomic_load_explicit(&p->control->ended, memory_order_acquire) >> 32);
 }
 
 /* A kernel's block 0 may report its end while other blocks still run; earlier kernels are over. */
@@ -83,7 +83,7 @@ void peer_ask(struct peer *p)
 
 static bool aborted(const struct peer *p)
 {
-	return __atomic_load_n(&p->control->abort, __ATOMIC_RELAXED);
+	return atomic_load_explicit(&p->control->abort, memory_order_relaxed);
 }
 
 /* With more than two ranks: the rank whose header differs from all others, which agree; n: none. */
@@ -103,11 +103,11 @@ static unsigned odd_one(const uint64_t *headers, unsigned n)
 static void mismatched(const struct peer *p, uint32_t kernel_seq, ncclsvc_status *status)
 {
 	uint64_t headers[PEER_RANKS], value_a = 0, value_b = 0;
-	const uint64_t *posted = p->control->headers[kernel_seq % PEER_RESULTS];
+	const peer_atomic64 *posted = p->control->headers[kernel_seq % PEER_RESULTS];
 	const unsigned n = p->call.nranks;
 	status->result = NCCLSVC_MISMATCH;
 	for (unsigned k = 0; k < n; k++)
-		headers[k] = __atomic_load_n(&posted[k], __ATOMIC_RELAXED);
+		headers[k] = atomic_load_explicit(&posted[k], memory_order_relaxed);
 	unsigned a = p->call.rank, b = odd_one(headers, n);
 	if (b < n) {
 		a = !b;
@@ -138,19 +138,19 @@ static bool is_over(const struct peer *p, const struct slot *slot)
 
 static bool has_failed(const struct peer *p, uint32_t kernel_seq)
 {
-	const uint64_t result =
-		__atomic_load_n(&p->control->results[kernel_seq % PEER_RESULTS], __ATOMIC_ACQUIRE);
+	const uint64_t result = atomic_load_explicit(
+		&p->control->results[kernel_seq % PEER_RESULTS], memory_order_acquire);
 	return (uint32_t)result == kernel_seq ||
-	       __atomic_load_n(&p->control->failed, __ATOMIC_ACQUIRE);
+	       atomic_load_explicit(&p->control->failed, memory_order_acquire);
 }
 
 /* Fills in the status of a kernel that is over, or whose epoch is. */
 static bool finish(ncclsvc_session *s, struct slot *slot)
 {
 	const struct peer *p = slot->peer;
-	const uint64_t result = __atomic_load_n(
-		&p->control->results[slot->kernel_seq % PEER_RESULTS], __ATOMIC_ACQUIRE);
-	const uint64_t failed = __atomic_load_n(&p->control->failed, __ATOMIC_ACQUIRE);
+	const uint64_t result = atomic_load_explicit(
+		&p->control->results[slot->kernel_seq % PEER_RESULTS], memory_order_acquire);
+	const uint64_t failed = atomic_load_explicit(&p->control->failed, memory_order_acquire);
 	ncclsvc_status *status = &slot->status;
 	*status = (ncclsvc_status){
 		.rank_a = -1, .rank_b = -1, .epoch = slot->epoch, .done_ns = now_ns()};
@@ -240,8 +240,8 @@ static bool ask(struct peer *p)
 static void break_off(struct peer *p)
 {
 	if (p->control)
-		__atomic_store_n(&p->control->abort, 1, __ATOMIC_RELEASE);
+		atomic_store_explicit(&p->control->abort, 1, memory_order_release);
 }
 
-const struct kernel_hooks peer_hooks = {
+const struct kernel_callbacks peer_callbacks = {
 	.over = over, .wait = wait, .ask = ask, .break_off = break_off, .ended = device_unpin};

@@ -128,7 +128,7 @@ static void arrived(ncclsvc_session *s)
 	checkpoint_look(s, s->gpu, &restored);
 }
 
-static const struct stream_hooks stream_hooks = {.arrived = arrived, .ended = device_unpin};
+static const struct stream_callbacks stream_callbacks = {.arrived = arrived, .ended = device_unpin};
 
 static ncclsvc_result no_line(void)
 {
@@ -144,7 +144,7 @@ static ncclsvc_result no_line(void)
  * have ended without being looked at. */
 static bool is_given(const ncclsvc_session *s, const struct gpu *g, uint32_t i)
 {
-	return __atomic_load_n(&g->page->given, __ATOMIC_ACQUIRE) >> i & 1 &&
+	return atomic_load_explicit(&g->page->given, memory_order_acquire) >> i & 1 &&
 	       !atomic_load(&stream_counters(g, i)->captured_groups) &&
 	       (!s->timelines[i]->pending || !tasks_on_timeline(s, i));
 }
@@ -164,9 +164,9 @@ static ncclsvc_result new_line(ncclsvc_session *s, struct gpu *g, uint32_t *inde
 	if (!t)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	*t = (ncclsvc_timeline){
-		.session = s, .index = i, .of_stream = &stream_hooks, .pending = t->pending};
+		.session = s, .index = i, .of_stream = &stream_callbacks, .pending = t->pending};
 	s->timelines[i] = t;
-	__atomic_fetch_and(&g->page->given, ~(UINT64_C(1) << i), __ATOMIC_RELAXED);
+	atomic_fetch_and_explicit(&g->page->given, ~(UINT64_C(1) << i), memory_order_relaxed);
 	struct svc_timeline *words = stream_counters(g, i);
 	atomic_store(&words->ready, 0);
 	atomic_store(&words->done, 0);
@@ -309,7 +309,7 @@ ncclsvc_result stream_choose(struct op *op, const struct thread_state *t)
 {
 	if (!t)
 		return NCCLSVC_OK;
-	if (t->timeline)
+	if (atomic_load_explicit(&t->timeline, memory_order_relaxed))
 		return error_set(NCCLSVC_UNSUPPORTED,
 				 "a timeline is set on this thread, but GPU tasks are ordered by "
 				 "their stream: set it to NULL first");

@@ -19,7 +19,7 @@ DEVICE bool ends_last(struct work *w)
 }
 
 /* Updates the words of blocks that this kernel does not have. */
-DEVICE void refresh(uint32_t *words, uint32_t value)
+DEVICE void refresh(peer_atomic32 *words, uint32_t value)
 {
 	for (uint32_t i = blocks(); i < PEER_BLOCKS; i++)
 		store32(&words[i], value);

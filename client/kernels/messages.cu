@@ -19,8 +19,8 @@
 struct ring {
 	uint64_t lines;	   /* in the receiver's memory */
 	uint64_t ticket;   /* in the sender's memory */
-	uint64_t *credits; /* in the sender's memory: how many lines the receiver has consumed */
-	uint64_t *count;   /* in this rank's memory: how many lines there were */
+	peer_atomic64 *credits; /* in the sender's memory: how many lines the receiver has consumed */
+	peer_atomic64 *count;   /* in this rank's memory: how many lines there were */
 	uint64_t at;	   /* the count at the message's first line */
 };
 
@@ -34,8 +34,8 @@ DEVICE void ring_find(const struct work *w, struct ring *r)
 	const uint64_t credit = to * PEER_CHANNELS + w->channel;
 	const uint64_t count = w->peer_dir * PEER_CHANNELS + w->channel;
 	r->lines = c->staging[to] + PEER_RINGS + ring * PEER_RING_LINES * sizeof(struct ll_line);
-	r->credits = (uint64_t *)(c->staging[from] + PEER_CREDITS) + credit;
-	r->count = (uint64_t *)(c->staging[c->rank] + PEER_COUNTS) + count;
+	r->credits = (peer_atomic64 *)(c->staging[from] + PEER_CREDITS) + credit;
+	r->count = (peer_atomic64 *)(c->staging[c->rank] + PEER_COUNTS) + count;
 	r->ticket = c->staging[from] + PEER_TICKETS +
 		    credit * PEER_TICKET_LINES * sizeof(struct ll_line);
 	r->at = load64(r->count);

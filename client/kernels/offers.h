@@ -59,7 +59,7 @@ DEVICE uint64_t offer_word(const struct work *w, unsigned word)
 	case OFFER_DST_AT:
 		return c->dst_at;
 	default:
-		return load64((const uint64_t *)(c->staging[c->rank] + PEER_MAPPED) + word -
+		return load64((const peer_atomic64 *)(c->staging[c->rank] + PEER_MAPPED) + word -
 			      OFFER_MAPPED);
 	}
 }
@@ -88,7 +88,7 @@ DEVICE bool offers_take(struct work *w, struct offers *o)
 		const uint64_t from = offer_at(w, c->rank, p, word);
 		while (good && !ll_ready(from, w->coll_launch_seq, &got))
 			good = !mover_waited(w);
-		acquire64((const uint64_t *)from); /* the buffers are read after this */
+		acquire64((const peer_atomic64 *)from); /* the buffers are read after this */
 		o->words[p][word] = got;
 		if (word == OFFER_HEADER && good) {
 			header_compare(w, got);

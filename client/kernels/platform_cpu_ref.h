@@ -4,6 +4,7 @@
 #define KERNELS_PLATFORM_CPU_REF_H
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -77,44 +78,44 @@ DEVICE uint64_t clock_ns(void)
 
 DEVICE void ll_store_halves(uint64_t to, uint64_t a, uint64_t b)
 {
-	__atomic_store_n((uint64_t *)to, a, __ATOMIC_RELEASE);
-	__atomic_store_n((uint64_t *)to + 1, b, __ATOMIC_RELEASE);
+	atomic_store_explicit((peer_atomic64 *)to, a, memory_order_release);
+	atomic_store_explicit((peer_atomic64 *)to + 1, b, memory_order_release);
 }
 
 DEVICE void ll_load_halves(uint64_t from, uint64_t *a, uint64_t *b)
 {
-	*a = __atomic_load_n((uint64_t *)from, __ATOMIC_ACQUIRE);
-	*b = __atomic_load_n((uint64_t *)from + 1, __ATOMIC_ACQUIRE);
+	*a = atomic_load_explicit((const peer_atomic64 *)from, memory_order_acquire);
+	*b = atomic_load_explicit((const peer_atomic64 *)from + 1, memory_order_acquire);
 }
 
-DEVICE uint32_t load32(const uint32_t *from)
+DEVICE uint32_t load32(const peer_atomic32 *from)
 {
-	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(from, memory_order_acquire);
 }
 
-DEVICE uint64_t load64(const uint64_t *from)
+DEVICE uint64_t load64(const peer_atomic64 *from)
 {
-	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(from, memory_order_acquire);
 }
 
-DEVICE void store32(uint32_t *to, uint32_t v)
+DEVICE void store32(peer_atomic32 *to, uint32_t v)
 {
-	__atomic_store_n(to, v, __ATOMIC_RELEASE);
+	atomic_store_explicit(to, v, memory_order_release);
 }
 
-DEVICE void store64(uint64_t *to, uint64_t v)
+DEVICE void store64(peer_atomic64 *to, uint64_t v)
 {
-	__atomic_store_n(to, v, __ATOMIC_RELEASE);
+	atomic_store_explicit(to, v, memory_order_release);
 }
 
-DEVICE uint64_t acquire64(const uint64_t *from)
+DEVICE uint64_t acquire64(const peer_atomic64 *from)
 {
-	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(from, memory_order_acquire);
 }
 
-DEVICE void release64(uint64_t *to, uint64_t v)
+DEVICE void release64(peer_atomic64 *to, uint64_t v)
 {
-	__atomic_store_n(to, v, __ATOMIC_RELEASE);
+	atomic_store_explicit(to, v, memory_order_release);
 }
 
 DEVICE void vector_load(uint64_t from, uint64_t *v)
@@ -127,18 +128,18 @@ DEVICE void vector_store(uint64_t to, const uint64_t *v)
 	memcpy((void *)to, v, 16);
 }
 
-DEVICE uint32_t add32(uint32_t *to, uint32_t v)
+DEVICE uint32_t add32(peer_atomic32 *to, uint32_t v)
 {
-	return __atomic_fetch_add(to, v, __ATOMIC_ACQ_REL);
+	return atomic_fetch_add_explicit(to, v, memory_order_acq_rel);
 }
 
-DEVICE uint32_t count_around(uint32_t *count, uint32_t n)
+DEVICE uint32_t count_around(peer_atomic32 *count, uint32_t n)
 {
-	uint32_t old = __atomic_load_n(count, __ATOMIC_RELAXED), next;
+	uint32_t old = atomic_load_explicit(count, memory_order_relaxed), next;
 	do
 		next = old < n - 1 ? old + 1 : 0;
-	while (!__atomic_compare_exchange_n(count, &old, next, true, __ATOMIC_ACQ_REL,
-					    __ATOMIC_RELAXED));
+	while (!atomic_compare_exchange_weak_explicit(count, &old, next, memory_order_acq_rel,
+						      memory_order_relaxed));
 	return next;
 }
 

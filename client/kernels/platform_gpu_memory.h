@@ -19,39 +19,39 @@ DEVICE void ll_load_halves(uint64_t from, uint64_t *a, uint64_t *b)
 }
 
 /* Words that other processors also write, in global memory on either side of a bus. */
-DEVICE uint32_t load32(const uint32_t *from)
+DEVICE uint32_t load32(const peer_atomic32 *from)
 {
 	uint32_t v;
 	asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
 	return v;
 }
 
-DEVICE uint64_t load64(const uint64_t *from)
+DEVICE uint64_t load64(const peer_atomic64 *from)
 {
 	uint64_t v;
 	asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(from) : "memory");
 	return v;
 }
 
-DEVICE void store32(uint32_t *to, uint32_t v)
+DEVICE void store32(peer_atomic32 *to, uint32_t v)
 {
 	asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
 }
 
-DEVICE void store64(uint64_t *to, uint64_t v)
+DEVICE void store64(peer_atomic64 *to, uint64_t v)
 {
 	asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
 }
 
 /* Counters: everything stored before the release is visible to loads after the acquire. */
-DEVICE uint64_t acquire64(const uint64_t *from)
+DEVICE uint64_t acquire64(const peer_atomic64 *from)
 {
 	uint64_t v;
 	asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(from) : "memory");
 	return v;
 }
 
-DEVICE void release64(uint64_t *to, uint64_t v)
+DEVICE void release64(peer_atomic64 *to, uint64_t v)
 {
 	asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
 }
@@ -74,7 +74,7 @@ DEVICE void vector_store(uint64_t to, const uint64_t *v)
 }
 
 /* Adds to a word that only this GPU uses, and returns the previous value. */
-DEVICE uint32_t add32(uint32_t *to, uint32_t v)
+DEVICE uint32_t add32(peer_atomic32 *to, uint32_t v)
 {
 	uint32_t old;
 	asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
@@ -86,7 +86,7 @@ DEVICE uint32_t add32(uint32_t *to, uint32_t v)
 
 /* Counts up to n, then starts again; returns the new count. Stores made before a thread counted are
  * visible to loads after this call. */
-DEVICE uint32_t count_around(uint32_t *count, uint32_t n)
+DEVICE uint32_t count_around(peer_atomic32 *count, uint32_t n)
 {
 	uint32_t old;
 	asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"

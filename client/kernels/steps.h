@@ -5,10 +5,10 @@
 
 #include "offers.h"
 
-DEVICE uint64_t *step_at(const struct work *w, unsigned owner, unsigned sender)
+DEVICE peer_atomic64 *step_at(const struct work *w, unsigned owner, unsigned sender)
 {
 	const uint32_t i = ((w->coll_launch_seq & 1) * PEER_BLOCKS + block()) * PEER_RANKS + sender;
-	return (uint64_t *)(w->call->staging[owner] + PEER_STEPS) + i;
+	return (peer_atomic64 *)(w->call->staging[owner] + PEER_STEPS) + i;
 }
 
 /* Waits until the block of each rank has taken as many steps. What a rank stored before a step is

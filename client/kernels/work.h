@@ -40,7 +40,7 @@ struct work {
 	uint32_t peer_dir, channel; /* the block's, if the kernel moves messages */
 };
 
-DEVICE void post(uint64_t *to, uint32_t above, uint32_t below)
+DEVICE void post(peer_atomic64 *to, uint32_t above, uint32_t below)
 {
 	store64(to, (uint64_t)above << 32 | below);
 }

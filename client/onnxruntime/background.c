@@ -14,7 +14,7 @@ static struct {
 	pthread_cond_t ended;
 	bool running;
 	unsigned runs;
-	background_call *call;
+	background_call_fn *call;
 	/* The result of the last completed run. */
 	ncclsvc_result result;
 	char text[ERROR_BYTES];
@@ -35,7 +35,7 @@ static void *run(void *arg)
 }
 
 /* Signals of the program are for its own threads. Locked. */
-static ncclsvc_result begin(background_call *call)
+static ncclsvc_result begin(background_call_fn *call)
 {
 	pthread_t thread;
 	sigset_t all, before;
@@ -68,7 +68,7 @@ static bool await(unsigned number, unsigned mark)
 	return true;
 }
 
-ncclsvc_result background_run(background_call *call, unsigned mark)
+ncclsvc_result background_run(background_call_fn *call, unsigned mark)
 {
 	pthread_mutex_lock(&background.lock);
 	ncclsvc_result r = background.running ? NCCLSVC_OK : begin(call);

@@ -4,9 +4,9 @@
  */
 #include "ort.h"
 
-typedef ncclsvc_result collective(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
-				  const ncclsvc_tensor *outputs, size_t n,
-				  ncclsvc_request **request);
+typedef ncclsvc_result collective_fn(ncclsvc_tensors *lists, const ncclsvc_tensor *inputs,
+				     const ncclsvc_tensor *outputs, size_t n,
+				     ncclsvc_request **request);
 
 static OrtStatus *outputs_like(const OrtApi *ort, OrtKernelContext *context,
 			       const struct values *inputs, struct values *outputs)
@@ -21,7 +21,7 @@ static OrtStatus *outputs_like(const OrtApi *ort, OrtKernelContext *context,
 
 /* A refused operation still takes its turn, and the library refuses it there, so that all members
  * see the error instead of waiting. */
-static OrtStatus *compute(const struct kernel *k, OrtKernelContext *context, collective *run)
+static OrtStatus *compute(const struct kernel *k, OrtKernelContext *context, collective_fn *run)
 {
 	struct values inputs = {0}, outputs = {0};
 	struct turn turn;

@@ -6,16 +6,16 @@
 
 #include "ort.h"
 
-typedef int memset_async(unsigned long long at, unsigned char byte, size_t n,
-			 struct CUstream_st *stream);
+typedef int memset_async_fn(unsigned long long at, unsigned char byte, size_t n,
+			    struct CUstream_st *stream);
 
-static memset_async *memset_d8;
+static memset_async_fn *memset_d8;
 
 static void open_driver(void)
 {
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (driver)
-		memset_d8 = (memset_async *)dlsym(driver, "cuMemsetD8Async");
+		memset_d8 = (memset_async_fn *)dlsym(driver, "cuMemsetD8Async");
 }
 
 bool gpu_set_byte(struct CUstream_st *stream, void *at, unsigned char byte)

@@ -158,11 +158,11 @@ ncclsvc_result environment_explain(ncclsvc_result result, const char *sentence);
 
 /* ---- background.c ---- */
 
-typedef ncclsvc_result background_call(void);
+typedef ncclsvc_result background_call_fn(void);
 
 /* Runs the call, or waits for one that already runs and returns its result. CANCELLED: an abort
  * came, and the call continues. */
-ncclsvc_result background_run(background_call *call, unsigned mark);
+ncclsvc_result background_run(background_call_fn *call, unsigned mark);
 bool background_runs(void);
 
 /* ---- abort.c ---- */

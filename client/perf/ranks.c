@@ -155,7 +155,7 @@ uint64_t ranks_wrong(const struct ranks *ranks)
 	return wrong;
 }
 
-static bool fork_member(struct ranks *ranks, uint32_t member, rank_main *run, void *arg)
+static bool fork_member(struct ranks *ranks, uint32_t member, rank_main_fn *run, void *arg)
 {
 	int pair[2];
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
@@ -182,7 +182,7 @@ static bool fork_member(struct ranks *ranks, uint32_t member, rank_main *run, vo
 	return true;
 }
 
-bool ranks_fork(struct ranks *ranks, const char *what, uint32_t n, rank_main *run, void *arg,
+bool ranks_fork(struct ranks *ranks, const char *what, uint32_t n, rank_main_fn *run, void *arg,
 		int timeout_ms)
 {
 	*ranks = (struct ranks){.what = what, .timeout_ms = timeout_ms + 5000, .grace_ms = 500};

@@ -35,12 +35,12 @@ struct ranks {
 #define GPU_GRACE_MS 5000
 
 /* The main function of a member's process; returns its exit status. */
-typedef int rank_main(void *arg, uint32_t member, int fd);
+typedef int rank_main_fn(void *arg, uint32_t member, int fd);
 
 /* Each prints an error and returns false on failure; ranks_stop must still be called. */
 
 /* Forks n processes that run `run`, and waits for each one's first reply. */
-bool ranks_fork(struct ranks *ranks, const char *what, uint32_t n, rank_main *run, void *arg,
+bool ranks_fork(struct ranks *ranks, const char *what, uint32_t n, rank_main_fn *run, void *arg,
 		int timeout_ms);
 /* Forks n ranks of the service, which have not joined yet. */
 bool ranks_start_service(struct ranks *ranks, const struct service_options *options, uint32_t n);

@@ -78,7 +78,7 @@ static void copy_label(const ncclsvc_session *s, const struct slot *slot,
 			memcpy(label, p->tasks[index].label, NCCLSVC_LABEL_BYTES);
 }
 
-static const struct plan_hooks hooks = {
+static const struct plan_callbacks callbacks = {
 	.comm_left = leave, .closing = free_all, .label = copy_label};
 
 ncclsvc_result ncclsvc_plan_start(ncclsvc_comm *comm, ncclsvc_plan **plan)
@@ -94,7 +94,7 @@ ncclsvc_result ncclsvc_plan_start(ncclsvc_comm *comm, ncclsvc_plan **plan)
 	session_lock(s);
 	p->next = s->plans;
 	s->plans = p;
-	s->plan_hooks = &hooks;
+	s->plan_callbacks = &callbacks;
 	session_unlock(s);
 	*plan = p;
 	return NCCLSVC_OK;

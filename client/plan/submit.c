@@ -82,9 +82,11 @@ static ncclsvc_result prepare(const ncclsvc_plan *p, struct op *op)
 		return error_argument("%s: a planned task cannot be in a task group of its own: "
 				      "end the thread's group first",
 				      svc_op_name(op->record.op));
-	if (t && t->timeline && p->comm->device < 0) {
+	const ncclsvc_timeline *timeline =
+		t ? atomic_load_explicit(&t->timeline, memory_order_relaxed) : NULL;
+	if (timeline && p->comm->device < 0) {
 		op->record.flags |= SVC_TASK_TIMELINE;
-		op->record.timeline = t->timeline->index;
+		op->record.timeline = timeline->index;
 		op->record.value = t->timeline_value;
 	}
 	ncclsvc_result r = op_check(op);

@@ -27,7 +27,7 @@ enum { AHEAD = 1, DATA = 2 }; /* what is submitted of each request */
 static uint64_t timeout_of(const struct ncclsvc_request *r)
 {
 	if (!r->has_deadline)
-		return r->lists->comm->timeout_ns;
+		return atomic_load_explicit(&r->lists->comm->timeout_ns, memory_order_relaxed);
 	uint64_t now = now_ns();
 	return now < r->deadline ? r->deadline - now : 1;
 }

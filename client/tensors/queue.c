@@ -121,7 +121,7 @@ static void ended(ncclsvc_tensors *l, bool joined, bool withdrawn, ncclsvc_resul
 		error_again(&why);
 }
 
-static const struct list_hooks list_hooks = {.join = join, .ended = ended};
+static const struct list_callbacks list_callbacks = {.join = join, .ended = ended};
 
 /* ---- Beginning ---- */
 
@@ -183,7 +183,7 @@ ncclsvc_result request_begin(struct ncclsvc_request *r, ncclsvc_result prepared)
 		l->next_in_group = t->lists;
 		t->lists = l;
 		session_lock(l->session);
-		l->session->list_hooks = &list_hooks;
+		l->session->list_callbacks = &list_callbacks;
 		session_unlock(l->session);
 	}
 	if (!prepared)

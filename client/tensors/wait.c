@@ -106,7 +106,8 @@ ncclsvc_result ncclsvc_request_free(ncclsvc_request *r)
 /* Deadline of what is not yet submitted; tasks have their own. */
 static uint64_t submit_deadline(const struct ncclsvc_request *r)
 {
-	const uint64_t timeout = r->lists->comm->timeout_ns;
+	const uint64_t timeout =
+		atomic_load_explicit(&r->lists->comm->timeout_ns, memory_order_relaxed);
 	if (r->has_deadline)
 		return r->deadline;
 	return timeout ? now_ns() + timeout : NO_DEADLINE;

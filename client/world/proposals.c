@@ -110,8 +110,10 @@ ncclsvc_result proposals_compare(ncclsvc_world *w, int timeout_ms)
 	struct proposal *own = proposals + n;
 	ncclsvc_result r = w->has_base ? NCCLSVC_OK : ncclsvc_unique_id_create(&w->base);
 	session_lock(w->session);
-	uint64_t previous = w->host->timeout_ns; /* the user's */
-	__atomic_store_n(&w->host->timeout_ns, timeout_on_wire(timeout_ms), __ATOMIC_RELAXED);
+	uint64_t previous =
+		atomic_load_explicit(&w->host->timeout_ns, memory_order_relaxed); /* the user's */
+	atomic_store_explicit(&w->host->timeout_ns, timeout_on_wire(timeout_ms),
+			      memory_order_relaxed);
 	session_unlock(w->session);
 	*own = proposal_of(w);
 	if (!r)
@@ -119,7 +121,7 @@ ncclsvc_result proposals_compare(ncclsvc_world *w, int timeout_ms)
 	if (!r)
 		r = ncclsvc_wait(w->session, task, NCCLSVC_NO_TIMEOUT);
 	session_lock(w->session);
-	__atomic_store_n(&w->host->timeout_ns, previous, __ATOMIC_RELAXED);
+	atomic_store_explicit(&w->host->timeout_ns, previous, memory_order_relaxed);
 	session_unlock(w->session);
 	if (!r)
 		r = compare(proposals, n);

@@ -42,7 +42,9 @@ void loop_init_memory(void);
 
 void loop_open(struct loop *l, uv_loop_t *uv, uint64_t (*expire)(void *arg, uint64_t now),
 	       void *arg);
-/* Calls expire at that time, but not before the loop has polled its descriptors again. */
+/* Calls expire at that time, but not before the loop has polled its descriptors again. Periodic
+ * ticks (workers, MPS, nodes, systemd's watchdog) and deadlines outside a server's life (cluster,
+ * own_socket, the daemon's end) have timers of their own. */
 void loop_deadline(struct loop *l, uint64_t at_ns);
 /* steps: of about 20 ns each. A short job runs synchronously, as does any job if no thread can be
  * created. */

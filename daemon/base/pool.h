@@ -12,7 +12,7 @@
 struct job {
 	void (*run)(struct job *job, uint32_t chunk);
 	uint32_t chunks;
-	void (*over)(struct job *job, void *arg); /* for the caller that collects the job */
+	void (*done)(struct job *job, void *arg); /* for the caller that collects the job */
 	/* Private to the pool. Each thread has its own share of the chunks, and takes other
 	 * threads' chunks when that is done. A job on the same buffers as before then finds them in
 	 * the same core's cache. */

@@ -17,7 +17,7 @@
 #include "session/sessions.h"
 
 /* Callbacks from this folder's lower files into nodes/; remote_start registers them. */
-struct comm_hooks {
+struct comm_callbacks {
 	/* remote.c: handles a message from this node to itself. */
 	void (*own_message)(struct comms *s, uint32_t from, enum control_kind kind,
 			    const void *body, size_t size);
@@ -29,7 +29,7 @@ struct comm_hooks {
 
 struct comms {
 	struct loop *loop;
-	const struct comm_hooks *hooks;
+	const struct comm_callbacks *callbacks;
 	const struct config *config;
 	struct scheduler *scheduler;
 	struct accounts *accounts;

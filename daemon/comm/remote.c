@@ -36,7 +36,7 @@ void remote_handle_own(struct comms *s)
 			return;
 		}
 		DL_DELETE(s->own_messages, m);
-		s->hooks->own_message(s, s->coord.me, m->kind, m->body, m->size);
+		s->callbacks->own_message(s, s->coord.me, m->kind, m->body, m->size);
 		free(m);
 	}
 }

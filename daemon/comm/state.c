@@ -181,7 +181,7 @@ static void not_in_table(struct communicator *m, ncclsvc_epoch_cause cause,
 		m->label, m->epoch, svc_epoch_cause_name(cause),
 		svc_epoch_state_name(m->life.state), members_name(members));
 	if (cause != NCCLSVC_CAUSE_RELEASED) /* the scheduler has nothing to end */
-		m->comms->hooks->not_in_table(m, cause);
+		m->comms->callbacks->not_in_table(m, cause);
 }
 
 void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why)

@@ -108,7 +108,7 @@ static bool handle_unexpected(struct communicator *m, struct unexpected_message 
 	e->started = true;
 	if ((!begun && e->kind != CONTROL_BREAK) || is_before_plan(m, e->kind, e->body))
 		return false;
-	s->hooks->begun(s, e->from, e->kind, e->body);
+	s->callbacks->begun(s, e->from, e->kind, e->body);
 	return true;
 }
 

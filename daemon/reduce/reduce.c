@@ -101,7 +101,7 @@ void reduce_block_with(const struct reduce_variant *variant, ncclsvc_type type, 
 		       size_t count, bool streaming)
 {
 	assert(type < REDUCE_TYPES && redop < REDUCE_REDOPS && nsrc && ndst);
-	reduce_kernel *kernel = variant->kernel[type][redop];
+	reduce_kernel_fn *kernel = variant->kernel[type][redop];
 	size_t element = svc_type_size(type), bytes = count * element;
 
 	if (nsrc == 1) {

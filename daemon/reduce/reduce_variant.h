@@ -14,12 +14,12 @@
 /* nsrc >= 2, ndst >= 1, and bytes is a multiple of the element size. With `streaming` there are at
  * least REDUCE_STREAM_BYTES, no destination is a source, and all have the same offset within a
  * cache line, a multiple of the element size. */
-typedef void reduce_kernel(void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc,
-			   size_t bytes, bool streaming);
+typedef void reduce_kernel_fn(void *const *dst, unsigned ndst, const void *const *src,
+			      unsigned nsrc, size_t bytes, bool streaming);
 
 struct reduce_variant {
 	const char *name;
-	reduce_kernel *kernel[REDUCE_TYPES][REDUCE_REDOPS];
+	reduce_kernel_fn *kernel[REDUCE_TYPES][REDUCE_REDOPS];
 	/* Stores that bypass the caches; a later fence must order them. */
 	void (*stream)(void *dst, const void *src, size_t bytes);
 };

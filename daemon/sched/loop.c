@@ -52,7 +52,7 @@ static bool collect_jobs(struct scheduler *sched)
 		sched->jobs--;
 		sched->now = clock_now();
 		any = true;
-		job->over(job, sched);
+		job->done(job, sched);
 	}
 	return any;
 }

@@ -123,8 +123,8 @@ uint64_t scheduler_bytes(const struct scheduler_config *c)
 	       c->threads * (uint64_t)stack;
 }
 
-struct scheduler *scheduler_create(const struct scheduler_config *config, scheduler_notify *notify,
-				   void *arg)
+struct scheduler *scheduler_create(const struct scheduler_config *config,
+				   scheduler_notify_fn *notify, void *arg)
 {
 	sigset_t all, old;
 	struct scheduler *sched = calloc(1, sizeof(*sched));

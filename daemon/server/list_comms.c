@@ -177,7 +177,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 	return list_unstarted_comms(s, p, from < SVC_COMMS_MAX ? SVC_COMMS_MAX : from);
 }
 
-uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from, list_member *list)
+uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from, list_member_fn *list)
 {
 	uint64_t k = (uint32_t)from;
 	for (uint64_t slot = from >> 32; slot < SVC_COMMS_MAX; slot++, k = 0) {

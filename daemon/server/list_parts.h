@@ -70,9 +70,9 @@ static inline size_t chunk_bytes(const struct chunk *p)
 	return sizeof(p->reply) + (size_t)p->reply.count * p->reply.record_size;
 }
 /* Lists one member; false: not in this chunk. */
-typedef bool list_member(struct server *s, struct chunk *p, const struct communicator *m,
-			 uint32_t rank);
-uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from, list_member *list);
+typedef bool list_member_fn(struct server *s, struct chunk *p, const struct communicator *m,
+			    uint32_t rank);
+uint64_t list_each_member(struct server *s, struct chunk *p, uint64_t from, list_member_fn *list);
 
 /* Each begins at a position and returns that of the next chunk; 0: the list is complete. */
 typedef uint64_t list_chunk(struct server *s, struct chunk *p, uint64_t from);

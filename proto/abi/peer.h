@@ -2,7 +2,7 @@
  *
  * Memory that the kernels of the direct transport share with each other (staging memory on the
  * GPUs) and with the daemon and the library (a control block in host memory per member). Also
- * compiled for GPUs, so it has no other includes. */
+ * compiled for GPUs, where it includes nothing else. */
 #ifndef PROTO_PEER_H
 #define PROTO_PEER_H
 

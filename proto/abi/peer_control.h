@@ -43,64 +43,64 @@ struct peer_record {
 };
 
 struct peer_waited {
-	uint64_t kernels, ns;
+	peer_atomic64 kernels, ns;
 };
 
 struct peer_control {
 	/* Written by the daemon, and by the library for its own member. */
-	uint32_t abort;
-	uint32_t heartbeat; /* incremented by the daemon */
-	int32_t pid;	    /* the member's; written by the daemon as the epoch begins */
+	peer_atomic32 abort;
+	peer_atomic32 heartbeat; /* incremented by the daemon */
+	int32_t pid;		 /* the member's; written by the daemon as the epoch begins */
 	uint32_t pad0;
-	uint64_t shares; /* the length of the epoch's log of shares; written by the daemon */
+	peer_atomic64 shares; /* the length of the epoch's log of shares; written by the daemon */
 	uint32_t pad1[10];
 	/* Written by kernels. begun and ended: a launch_seq, and above it the call's kernel_seq. In
 	 * a graph: 0 for a kernel that begins, the newest earlier kernel_seq for one that ends. */
-	uint64_t begun; /* only for kernels that wait longer than PEER_POLL_NS */
+	peer_atomic64 begun; /* only for kernels that wait longer than PEER_POLL_NS */
 	/* From a kernel that posts: all its stores are visible to everyone. From a kernel that has
 	 * posted its begin: its first block has ended, and all kernels before it. */
-	uint64_t ended;
+	peer_atomic64 ended;
 	/* The kernel_seq from which on all kernels fail; above it enum peer_end. */
-	uint64_t failed;
-	uint32_t coll_seq; /* the call's, for `begun`. Kernels in graphs do not change it */
-	uint32_t moves;	   /* 1: the kernel has messages */
+	peer_atomic64 failed;
+	peer_atomic32 coll_seq; /* the call's, for `begun`. Kernels in graphs do not change it */
+	peer_atomic32 moves;	/* 1: the kernel has messages */
 	/* For `begun`: the index of its operation, and above it the graph; 0: it is in none. */
-	uint64_t graph;
-	uint64_t header;	  /* of the call, if it has no messages */
-	uint32_t coll_launch_seq; /* of the newest collective, this or an earlier one */
-	uint32_t arrived_ranks;	  /* bitmap: have begun it, too */
+	peer_atomic64 graph;
+	peer_atomic64 header;	       /* of the call, if it has no messages */
+	peer_atomic32 coll_launch_seq; /* of the newest collective, this or an earlier one */
+	peer_atomic32 arrived_ranks;   /* bitmap: have begun it, too */
 	/* The kernel's waits, by direction: a message's number, and above it the kernel's
 	 * launch_seq, until the direction's messages have been moved. */
-	uint64_t waits[PEER_DIRS];
-	uint64_t parts[PEER_DIRS]; /* the headers of these messages */
+	peer_atomic64 waits[PEER_DIRS];
+	peer_atomic64 parts[PEER_DIRS]; /* the headers of these messages */
 	/* With PEER_FATAL_MISMATCH: the headers of the expected and the received message, or of the
 	 * collective and another rank's; the sender, or that rank; and enum peer_mismatch. */
-	uint64_t mismatch[4];
+	peer_atomic64 mismatch[4];
 	/* For each rank: how many of this member's kernels of collectives have waited for it, and
 	 * how long in all. Waits of less than PEER_POLL_NS do not count. */
 	struct peer_waited waited[PEER_RANKS];
 	/* How many large collectives have gone through staging memory, as not all ranks had mapped
 	 * all buffers. */
-	uint64_t staged;
+	peer_atomic64 staged;
 	/* Written by the library, for the daemon. When a transport is chosen: if the operation is a
 	 * kernel, entered or messages, then submitted. When a kernel is launched, perhaps long
 	 * after: records, then launched. */
-	uint64_t submitted;  /* the member's collectives in this epoch, on all transports, without
-				Sends and Recvs, whose number differs between ranks */
-	uint32_t entered;    /* coll_seq of the newest collective to be launched; 0: none */
-	uint32_t reached;    /* coll_seq of the newest launched collective; 0: none */
-	uint32_t records;    /* number of records written */
-	uint32_t graphs;     /* number of existing graphs with kernels of the member */
-	uint64_t timeout_ns; /* of the operation captured last; 0: none */
+	peer_atomic64 submitted;  /* the member's collectives in this epoch, on all transports,
+				     without Sends and Recvs, whose number differs between ranks */
+	peer_atomic32 entered;	  /* coll_seq of the newest collective to be launched; 0: none */
+	peer_atomic32 reached;	  /* coll_seq of the newest launched collective; 0: none */
+	peer_atomic32 records;	  /* number of records written */
+	peer_atomic32 graphs;	  /* number of existing graphs with kernels of the member */
+	peer_atomic64 timeout_ns; /* of the operation captured last; 0: none */
 	uint32_t pad3[8];
-	uint32_t messages[PEER_DIRS]; /* number of messages launched or to be launched */
+	peer_atomic32 messages[PEER_DIRS]; /* number of messages launched or to be launched */
 	struct peer_record history[PEER_HISTORY]; /* the newest records: by number % PEER_HISTORY */
 	/* Kernels outside of graphs that failed, and above each enum peer_end: by kernel_seq %
 	 * PEER_RESULTS.
 	 */
-	uint64_t results[PEER_RESULTS];
+	peer_atomic64 results[PEER_RESULTS];
 	/* With PEER_MISMATCH: all ranks' headers. */
-	uint64_t headers[PEER_RESULTS][PEER_RANKS];
+	peer_atomic64 headers[PEER_RESULTS][PEER_RANKS];
 };
 
 /* A kernel whose launch_seq is a multiple of this posts its end even with posts = 0, and also

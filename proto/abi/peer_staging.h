@@ -5,10 +5,23 @@
 
 #include <stdint.h>
 
+/* peer_atomic32 and peer_atomic64: words that several processors access at a time. Kernels use
+ * instructions of their own for them, on plain words. */
 #if defined(__CUDA__) || defined(__CUDACC__)
 #define PEER_INLINE static inline __attribute__((device))
+typedef uint32_t peer_atomic32;
+typedef uint64_t peer_atomic64;
 #else
+#include <stdatomic.h>
 #define PEER_INLINE static inline
+typedef _Atomic uint32_t peer_atomic32;
+typedef _Atomic uint64_t peer_atomic64;
+_Static_assert(sizeof(peer_atomic32) == sizeof(uint32_t) &&
+		       _Alignof(peer_atomic32) == _Alignof(uint32_t) && ATOMIC_INT_LOCK_FREE == 2,
+	       "the same word as in kernels");
+_Static_assert(sizeof(peer_atomic64) == sizeof(uint64_t) &&
+		       _Alignof(peer_atomic64) == _Alignof(uint64_t) && ATOMIC_LLONG_LOCK_FREE == 2,
+	       "the same word as in kernels");
 #endif
 
 #define PEER_RANKS   8
@@ -44,17 +57,18 @@ struct ll_line {
 
 /* Written by the rank's own kernels, which read the first four words at once. */
 struct peer_state {
-	uint32_t launch_seq; /* of the newest kernel whose blocks have all begun */
-	uint32_t dead;	     /* enum peer_end; if not PEER_GOOD, all later operations fail, too */
-	uint32_t blocks;     /* number of blocks of that kernel */
-	uint32_t arrived;    /* blocks of the next kernel that have begun */
-	uint32_t stopped;    /* launch_seq of a kernel that failed */
-	uint32_t ending[2];  /* ended blocks of kernels that post their end, by launch_seq & 1 */
-	uint32_t coll_launch_seq;	 /* of the newest collective whose blocks have all begun */
-	uint32_t kernel_seq;		 /* of the newest kernel outside of graphs, likewise */
-	uint32_t ended[PEER_BLOCKS];	 /* by block: the launch_seq of the last kernel it ended */
-	uint32_t completed[PEER_BLOCKS]; /* by block: the kernel_seq of the last one outside of
-					    graphs */
+	peer_atomic32 launch_seq; /* of the newest kernel whose blocks have all begun */
+	peer_atomic32 dead;    /* enum peer_end; if not PEER_GOOD, all later operations fail, too */
+	peer_atomic32 blocks;  /* number of blocks of that kernel */
+	peer_atomic32 arrived; /* blocks of the next kernel that have begun */
+	peer_atomic32 stopped; /* launch_seq of a kernel that failed */
+	/* Ended blocks of kernels that post their end, by launch_seq & 1. */
+	peer_atomic32 ending[2];
+	peer_atomic32 coll_launch_seq;	  /* of the newest collective whose blocks have all begun */
+	peer_atomic32 kernel_seq;	  /* of the newest kernel outside of graphs, likewise */
+	peer_atomic32 ended[PEER_BLOCKS]; /* by block: the launch_seq of the last kernel it ended */
+	/* By block: the kernel_seq of the last one outside of graphs. */
+	peer_atomic32 completed[PEER_BLOCKS];
 };
 
 #define PEER_HEADERS	    1024 /* offset of struct ll_line [2][PEER_RANKS] */

@@ -82,7 +82,7 @@ void gpu_waits(struct bystanders *b)
 	}
 	gpu_kernel_waits(controls, 0);
 	b->ready++;
-	while (!__atomic_load_n(&controls->abort, __ATOMIC_ACQUIRE))
+	while (!atomic_load_explicit(&controls->abort, memory_order_acquire))
 		pause_ms(10);
 	gauge_fail(g, CONN_LOST, "the epoch of the kernel that waits has ended");
 }

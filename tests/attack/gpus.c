@@ -91,9 +91,9 @@ static void message_waits(struct peer_control *p, int rank, int op)
 		.kernel_seq = 1,
 		.message = 1,
 	};
-	__atomic_store_n(&p->messages[peer_dir], 1, __ATOMIC_RELEASE);
-	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
-	__atomic_store_n(&p->waits[peer_dir], UINT64_C(1) << 32 | 1, __ATOMIC_RELEASE);
+	atomic_store_explicit(&p->messages[peer_dir], 1, memory_order_release);
+	atomic_store_explicit(&p->records, p->records + 1, memory_order_release);
+	atomic_store_explicit(&p->waits[peer_dir], UINT64_C(1) << 32 | 1, memory_order_release);
 }
 
 void gpu_kernel_waits(struct peer_control *controls, int rank)
@@ -102,5 +102,5 @@ void gpu_kernel_waits(struct peer_control *controls, int rank)
 	p->moves = 1;
 	message_waits(p, rank, NCCLSVC_RECV);
 	message_waits(p, rank, NCCLSVC_SEND);
-	__atomic_store_n(&p->begun, UINT64_C(1) << 32 | 1, __ATOMIC_RELEASE);
+	atomic_store_explicit(&p->begun, UINT64_C(1) << 32 | 1, memory_order_release);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Copies and fills, in stream order. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,8 +25,8 @@ struct copy {
 static void words_out(char *to, const char *from, size_t bytes)
 {
 	for (size_t i = 0; i < bytes; i += 4) {
-		const uint32_t word = __atomic_load_n((const uint32_t *)(const void *)(from + i),
-						      __ATOMIC_ACQUIRE);
+		const uint32_t word = atomic_load_explicit(
+			(const _Atomic uint32_t *)(const void *)(from + i), memory_order_acquire);
 		memcpy(to + i, &word, 4);
 	}
 }
@@ -40,7 +41,7 @@ static void copy_do(const struct copy *c, char *to, const char *from)
 	} else if (c->kind == COPY_IN && c->bytes == 8 && (uintptr_t)to % 8 == 0) {
 		uint64_t word; /* a word that a stream may wait for */
 		memcpy(&word, from, 8);
-		__atomic_store_n((uint64_t *)(void *)to, word, __ATOMIC_RELEASE);
+		atomic_store_explicit((_Atomic uint64_t *)(void *)to, word, memory_order_release);
 	} else if (c->kind == COPY_OUT && c->bytes <= WORDS_MOST && c->bytes % 4 == 0 &&
 		   (uintptr_t)from % 4 == 0) {
 		words_out(to, from, c->bytes);

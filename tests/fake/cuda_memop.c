@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Writes and waits of streams and graphs, for words in device memory or registered host memory. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,8 +18,10 @@ static bool word_load(CUdeviceptr p, unsigned bytes, uint64_t *value)
 	struct fake_pin pin;
 	if (!fake_pin(&pin, p, bytes))
 		return false;
-	*value = bytes == 4 ? __atomic_load_n((uint32_t *)(void *)pin.at, __ATOMIC_ACQUIRE)
-			    : __atomic_load_n((uint64_t *)(void *)pin.at, __ATOMIC_ACQUIRE);
+	*value = bytes == 4 ? atomic_load_explicit((_Atomic uint32_t *)(void *)pin.at,
+						   memory_order_acquire)
+			    : atomic_load_explicit((_Atomic uint64_t *)(void *)pin.at,
+						   memory_order_acquire);
 	fake_unpin(&pin);
 	return true;
 }
@@ -29,9 +32,11 @@ static bool word_store(CUdeviceptr p, unsigned bytes, uint64_t value)
 	if (!fake_pin(&pin, p, bytes))
 		return false;
 	if (bytes == 4)
-		__atomic_store_n((uint32_t *)(void *)pin.at, (uint32_t)value, __ATOMIC_RELEASE);
+		atomic_store_explicit((_Atomic uint32_t *)(void *)pin.at, (uint32_t)value,
+				      memory_order_release);
 	else
-		__atomic_store_n((uint64_t *)(void *)pin.at, value, __ATOMIC_RELEASE);
+		atomic_store_explicit((_Atomic uint64_t *)(void *)pin.at, value,
+				      memory_order_release);
 	fake_unpin(&pin);
 	return true;
 }

@@ -557,7 +557,7 @@ static void two_communicators_test(void **state)
 
 static bool waits(void *control)
 {
-	return __atomic_load_n(&((struct peer_control *)control)->begun, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(&((struct peer_control *)control)->begun, memory_order_acquire);
 }
 
 static void peer_killed(struct ranks *ranks, int rank)
@@ -577,7 +577,7 @@ static void peer_killed(struct ranks *ranks, int rank)
 	ranks_wait(ranks, 1);
 	snooze(20);
 	CHECK_EQ(cuStreamQuery(c->stream), CUDA_ERROR_NOT_READY);
-	__atomic_store_n(&c->control->abort, 1, __ATOMIC_RELEASE);
+	atomic_store_explicit(&c->control->abort, 1, memory_order_release);
 	OK(cuStreamSynchronize(c->stream));
 	CHECK_EQ(ABOVE(c->control->failed), PEER_ABORTED);
 	CHECK_EQ(ABOVE(c->control->ended), 7);

@@ -113,7 +113,7 @@ static void timelines_test(void **state)
 }
 
 /* 32-bit waits on a word with neighbours. */
-static void short_word_waits(uint32_t *word, CUdeviceptr p)
+static void short_word_waits(_Atomic uint32_t *word, CUdeviceptr p)
 {
 	CUstreamBatchMemOpParams op = {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
 						     .address = p + 4,
@@ -121,14 +121,14 @@ static void short_word_waits(uint32_t *word, CUdeviceptr p)
 	CUstream s;
 	OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
 	memset(word, 0xff, 12);
-	__atomic_store_n(&word[1], UINT32_MAX - 1, __ATOMIC_RELEASE);
+	atomic_store_explicit(&word[1], UINT32_MAX - 1, memory_order_release);
 	OK(cuStreamBatchMemOp(s, 1, &op, 0));
 	snooze(20);
 	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
-	__atomic_store_n(&word[1], 2, __ATOMIC_RELEASE);
+	atomic_store_explicit(&word[1], 2, memory_order_release);
 	snooze(20);
 	CHECK_EQ(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
-	__atomic_store_n(&word[1], 3, __ATOMIC_RELEASE);
+	atomic_store_explicit(&word[1], 3, memory_order_release);
 	OK(cuStreamSynchronize(s));
 	op.waitValue.value = UINT32_MAX;
 	OK(cuStreamBatchMemOp(s, 1, &op, 0));
@@ -151,7 +151,7 @@ static void short_words(struct ranks *ranks, int rank)
 	gpu_open(0);
 	OK(cuMemHostRegister(page, 4096, 0));
 	OK(cuMemHostGetDevicePointer(&p, page, 0));
-	short_word_waits((uint32_t *)(void *)page, p);
+	short_word_waits((_Atomic uint32_t *)(void *)page, p);
 	OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
 	OK(cuMemAddressReserve(&p, 2 * MIB, 0, 0, 0));
 	OK(cuMemMap(p, 2 * MIB, 0, handle, 0));
@@ -199,7 +199,7 @@ static void streams(struct ranks *ranks, int rank)
 	CHECK_EQ(cuStreamQuery(t), CUDA_ERROR_NOT_READY);
 	CHECK_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
 	CHECK_EQ(cuEventElapsedTime(&ms, start, event), CUDA_ERROR_NOT_READY);
-	__atomic_store_n((uint64_t *)host(word), 1, __ATOMIC_RELEASE);
+	atomic_store_explicit((_Atomic uint64_t *)host(word), 1, memory_order_release);
 	OK(cuEventSynchronize(event));
 	OK(cuMemcpyDtoHAsync(out, p + 100, 6, t));
 	CHECK(strcmp(out, "first") == 0);
@@ -225,8 +225,8 @@ static void streams(struct ranks *ranks, int rank)
 	OK(cuStreamWaitValue64(u, word, 5, 0));
 	OK(cuStreamWriteValue64(u, word + 8, 6, 0));
 	OK(cuStreamDestroy(u));
-	__atomic_store_n((uint64_t *)host(word), 5, __ATOMIC_RELEASE);
-	while (__atomic_load_n((uint64_t *)host(word + 8), __ATOMIC_ACQUIRE) != 6)
+	atomic_store_explicit((_Atomic uint64_t *)host(word), 5, memory_order_release);
+	while (atomic_load_explicit((_Atomic uint64_t *)host(word + 8), memory_order_acquire) != 6)
 		snooze(1);
 	OK(cuStreamDestroy(t));
 	OK(cuEventDestroy(never));

@@ -63,7 +63,8 @@ struct peer_control *peer_controls_map(int fd)
 
 bool peer_aborted(struct peer_control *controls, int rank)
 {
-	return __atomic_load_n(&peer_control_of(controls, (uint32_t)rank)->abort, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(&peer_control_of(controls, (uint32_t)rank)->abort,
+				    memory_order_acquire);
 }
 
 void peer_wait_aborted(struct peer_control *controls)

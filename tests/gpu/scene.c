@@ -13,7 +13,7 @@ struct peer_control *scene_control(struct scene *s, int rank)
 
 void scene_submitted(struct scene *s, int rank, uint64_t n)
 {
-	__atomic_store_n(&scene_control(s, rank)->submitted, n, __ATOMIC_RELEASE);
+	atomic_store_explicit(&scene_control(s, rank)->submitted, n, memory_order_release);
 }
 
 void scene_open(struct scene *s)

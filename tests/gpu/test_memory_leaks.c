@@ -22,7 +22,7 @@ enum word { WARM = 1, GO, DONE, END };
 
 struct held {
 	pid_t pid;
-	char name[16];
+	char name[24];
 	int fds, maps;
 	long anon_kib;
 };

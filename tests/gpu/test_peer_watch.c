@@ -29,8 +29,8 @@ static void launch(struct scene *s, int rank, uint32_t seq, uint64_t number, uin
 				     .timeout_ns = timeout_ns,
 				     .kernel_seq = seq,
 				     .coll_seq = seq};
-	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
-	__atomic_store_n(&p->reached, seq, __ATOMIC_RELEASE);
+	atomic_store_explicit(&p->records, p->records + 1, memory_order_release);
+	atomic_store_explicit(&p->reached, seq, memory_order_release);
 	scene_submitted(s, rank, number + 1);
 }
 
@@ -39,12 +39,12 @@ static void begin(struct scene *s, int rank, uint32_t seq)
 {
 	struct peer_control *p = scene_control(s, rank);
 	p->coll_seq = p->coll_launch_seq = seq;
-	__atomic_store_n(&p->begun, (uint64_t)seq << 32 | seq, __ATOMIC_RELEASE);
+	atomic_store_explicit(&p->begun, (uint64_t)seq << 32 | seq, memory_order_release);
 }
 
 static void end(struct scene *s, int rank, uint32_t seq)
 {
-	__atomic_store_n(&scene_control(s, rank)->ended, seq, __ATOMIC_RELEASE);
+	atomic_store_explicit(&scene_control(s, rank)->ended, seq, memory_order_release);
 }
 
 static void is_missing(const ncclsvc_status *st, int waits, int missing)
@@ -67,7 +67,7 @@ static void logged(struct scene *s, const char *text)
 
 static uint32_t heartbeat(struct scene *s, int rank)
 {
-	return __atomic_load_n(&scene_control(s, rank)->heartbeat, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(&scene_control(s, rank)->heartbeat, memory_order_acquire);
 }
 
 static void beats(struct scene *s, uint32_t times)
@@ -265,7 +265,8 @@ static void break_off(struct scene *s)
 static void ranks_that_disagree(struct scene *s)
 {
 	stage("another operation");
-	disagrees(s, NCCLSVC_BARRIER, 0, false, NCCLSVC_FIELD_OP, NCCLSVC_ALL_REDUCE, NCCLSVC_BARRIER);
+	disagrees(s, NCCLSVC_BARRIER, 0, false, NCCLSVC_FIELD_OP, NCCLSVC_ALL_REDUCE,
+		  NCCLSVC_BARRIER);
 	stage("another count");
 	disagrees(s, NCCLSVC_ALL_REDUCE, 1000, false, NCCLSVC_FIELD_COUNT, 8, 1000);
 	stage("another count, by a rank that was paused while it submitted");

@@ -25,9 +25,9 @@ static void launch(struct scene *s, int rank, int op, uint32_t seq, uint64_t tim
 		.kernel_seq = seq,
 		.message = p->messages[peer_dir_of(rank, op)] + 1,
 	};
-	__atomic_store_n(&p->messages[peer_dir_of(rank, op)],
-			 p->messages[peer_dir_of(rank, op)] + 1, __ATOMIC_RELEASE);
-	__atomic_store_n(&p->records, p->records + 1, __ATOMIC_RELEASE);
+	atomic_store_explicit(&p->messages[peer_dir_of(rank, op)],
+			      p->messages[peer_dir_of(rank, op)] + 1, memory_order_release);
+	atomic_store_explicit(&p->records, p->records + 1, memory_order_release);
 }
 
 static void launch_many(struct scene *s, int rank, int op, uint32_t seq, unsigned n)
@@ -41,9 +41,9 @@ static void waits(struct scene *s, int rank, int op, uint32_t seq, uint32_t mess
 {
 	struct peer_control *p = scene_control(s, rank);
 	p->moves = 1;
-	__atomic_store_n(&p->waits[peer_dir_of(rank, op)], (uint64_t)seq << 32 | message,
-			 __ATOMIC_RELEASE);
-	__atomic_store_n(&p->begun, (uint64_t)seq << 32 | seq, __ATOMIC_RELEASE);
+	atomic_store_explicit(&p->waits[peer_dir_of(rank, op)], (uint64_t)seq << 32 | message,
+			      memory_order_release);
+	atomic_store_explicit(&p->begun, (uint64_t)seq << 32 | seq, memory_order_release);
 }
 
 static void is_circle(struct scene *s, unsigned op_a, unsigned op_b)

@@ -463,7 +463,7 @@ void peer_end_task(struct peer *p, uint64_t n, int result)
 	ncclsvc_status st = status_of(n, result);
 	memcpy((char *)slot + sizeof(n), (char *)&st + sizeof(n), sizeof(st) - sizeof(n));
 	svc_number_store(&slot->number, n);
-	__sync_synchronize();
+	atomic_thread_fence(memory_order_seq_cst);
 	if (atomic_load(&p->ring->waiters)) {
 		atomic_fetch_add(&p->ring->wake, 1);
 		syscall(SYS_futex, &p->ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);

@@ -13,14 +13,15 @@
 /* Joins a thread, and increments the heartbeats of n control blocks meanwhile, as the daemon does:
  * a kernel that sees none for PEER_HEARTBEAT_NS gives up, and on a busy machine it may wait that
  * long for another rank. Given: the first heartbeat, and the bytes from each to the next. */
-static inline void join_with_heartbeats(pthread_t thread, uint32_t *first, size_t stride,
+static inline void join_with_heartbeats(pthread_t thread, peer_atomic32 *first, size_t stride,
 					unsigned n)
 {
 	struct timespec until;
 	do {
 		for (unsigned i = 0; i < n; i++)
-			__atomic_add_fetch((uint32_t *)(void *)((char *)first + i * stride), 1,
-					   __ATOMIC_RELEASE);
+			atomic_fetch_add_explicit(
+				(peer_atomic32 *)(void *)((char *)first + i * stride), 1,
+				memory_order_release);
 		clock_gettime(CLOCK_REALTIME, &until);
 		until.tv_sec++;
 	} while (pthread_timedjoin_np(thread, NULL, &until));
@@ -32,7 +33,7 @@ static struct peer_control *stopped_control __attribute__((unused));
 
 static inline uint64_t reach_late(uint64_t at)
 {
-	__atomic_store_n(&stopped_control->abort, 1, __ATOMIC_RELEASE);
+	atomic_store_explicit(&stopped_control->abort, 1, memory_order_release);
 	usleep(30000);
 	return at;
 }

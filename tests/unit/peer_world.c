@@ -56,9 +56,9 @@ void direct_run(struct peer_call c, const uint32_t *mapped)
 {
 	const size_t at = offsetof(struct rank, control);
 	const struct rank *r = (const struct rank *)(uintptr_t)(c.control - at);
-	uint32_t *to = (uint32_t *)(r->staging + PEER_MAPPED);
+	peer_atomic32 *to = (peer_atomic32 *)(r->staging + PEER_MAPPED);
 	for (unsigned p = 0; p < c.nranks; p++)
-		__atomic_store_n(&to[p], mapped[p], __ATOMIC_RELEASE);
+		atomic_store_explicit(&to[p], mapped[p], memory_order_release);
 	c.segment = peer_segment(c.bytes, c.nranks);
 	c.src_share = share_of(r, c.src, &c.src_at);
 	c.dst_share = share_of(r, c.dst, &c.dst_at);

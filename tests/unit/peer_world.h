@@ -44,7 +44,7 @@ struct world {
 	struct rank ranks[PEER_RANKS];
 	pthread_barrier_t round;
 	void (*work)(struct rank *);
-	uint32_t arrived; /* for the work */
+	atomic_uint arrived; /* for the work */
 };
 
 static inline struct peer_state *state(struct rank *r)

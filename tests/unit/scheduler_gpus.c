@@ -198,7 +198,7 @@ struct svc_record on_timeline(struct svc_record r, uint32_t trainer, uint32_t ti
 static void ring_bell(const struct trainer *t)
 {
 	const uint64_t one = 1;
-	__sync_synchronize();
+	atomic_thread_fence(memory_order_seq_cst);
 	if (atomic_load(&t->ring->asleep))
 		assert_int_equal(write(t->doorbell, &one, sizeof(one)), sizeof(one));
 }

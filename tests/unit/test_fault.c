@@ -2,6 +2,7 @@
  * Memory that fails under the daemon: a truncated file stands for one whose pages are gone. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -178,7 +179,7 @@ enum { THREADS = 4, TURNS = 50 };
 __attribute__((no_sanitize("thread"))) static void *write_all(void *base)
 {
 	for (size_t at = 0; at < BYTES; at += 512)
-		__atomic_store_n((char *)base + at, 1, __ATOMIC_RELAXED);
+		atomic_store_explicit((_Atomic char *)base + at, 1, memory_order_relaxed);
 	return NULL;
 }
 

@@ -149,6 +149,10 @@ class Layers(unittest.TestCase):
         self.append("lib/left/left.c", "#include <stdlib.h>\nvoid end(void);\nvoid end(void) { abort (); }\n")
         self.assert_found("lib/left/left.c has 1 calls of abort")
 
+    def test_atomic_builtins(self):
+        self.append("lib/left/left.c", "/* __sync_x */\nint n;\nvoid set(int to) { __atomic_store_n(&n, to, 0); }\n")
+        self.assert_found("lib/left/left.c has 1 atomic builtins")
+
     def make_cycle(self, *files):
         """Writes files of lib/low, where each calls the next one and the last calls the first. The first may be
         in a folder below."""

@@ -47,14 +47,14 @@ static void mismatch(void **unused)
 static void late_work(struct rank *r)
 {
 	struct peer_call c = call_of(r, r->number + 1 == r->nranks ? 8 : 640);
-	uint32_t *arrived = &r->world->arrived;
+	atomic_uint *arrived = &r->world->arrived;
 	if (r->number == 1) {
 		usleep(20000);
-		__atomic_store_n(arrived, 1, __ATOMIC_RELEASE);
+		atomic_store_explicit(arrived, 1, memory_order_release);
 	}
 	kernel->run(c);
 	assert_int_equal(ABOVE(r->control.results[KERNEL_SEQ % PEER_RESULTS]), PEER_MISMATCH);
-	assert_int_equal(__atomic_load_n(arrived, __ATOMIC_ACQUIRE), 1);
+	assert_int_equal(atomic_load_explicit(arrived, memory_order_acquire), 1);
 }
 
 static void mismatch_waits_for_all(void **unused)
@@ -65,9 +65,9 @@ static void mismatch_waits_for_all(void **unused)
 
 static void abort_soon(struct rank *r)
 {
-	while (!__atomic_load_n(&r->control.begun, __ATOMIC_ACQUIRE))
+	while (!atomic_load_explicit(&r->control.begun, memory_order_acquire))
 		usleep(100);
-	__atomic_store_n(&r->control.abort, 1, __ATOMIC_RELEASE);
+	atomic_store_explicit(&r->control.abort, 1, memory_order_release);
 }
 
 /* The rank is dead: its next kernel ends although nothing aborts it, and sends nothing. */
@@ -122,7 +122,7 @@ static void written_work(struct rank *r)
 	if (!r->number) {
 		memset(r->dst, 7, MANY);
 		/* the daemon stops all ranks */
-		__atomic_store_n(&r->world->ranks[1].control.abort, 1, __ATOMIC_RELEASE);
+		atomic_store_explicit(&r->world->ranks[1].control.abort, 1, memory_order_release);
 	}
 	pthread_barrier_wait(&r->world->round);
 	if (!r->number)
@@ -146,10 +146,10 @@ static void overlap_work(struct rank *r)
 		kernel->run(c);
 		return;
 	}
-	while (!__atomic_load_n(&waits->control.begun, __ATOMIC_ACQUIRE))
+	while (!atomic_load_explicit(&waits->control.begun, memory_order_acquire))
 		usleep(100);
 	kernel->run(c);
-	assert_int_equal(ABOVE(__atomic_load_n(&waits->control.failed, __ATOMIC_ACQUIRE)),
+	assert_int_equal(ABOVE(atomic_load_explicit(&waits->control.failed, memory_order_acquire)),
 			 PEER_OVERLAP);
 }
 
@@ -165,12 +165,12 @@ static void overlap(void **unused)
 
 static uint32_t block_ended(struct rank *r, uint32_t number)
 {
-	return __atomic_load_n(&state(r)->ended[number], __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(&state(r)->ended[number], memory_order_acquire);
 }
 
 static uint64_t control_ended(struct rank *r)
 {
-	return __atomic_load_n(&r->control.ended, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(&r->control.ended, memory_order_acquire);
 }
 
 static uint64_t posted(uint32_t launch_seq)
@@ -262,7 +262,7 @@ static void failure_work(struct rank *r)
 	struct peer_call c = posting_call(r);
 	if (r->number) {
 		struct rank *other = &r->world->ranks[0];
-		while (!__atomic_load_n(&other->control.begun, __ATOMIC_ACQUIRE))
+		while (!atomic_load_explicit(&other->control.begun, memory_order_acquire))
 			usleep(100);
 		assert_int_equal(control_ended(other), 0);
 		abort_soon(other);
@@ -305,7 +305,7 @@ static void graph_work(struct rank *r)
 	single.reduces = 1;
 	kernel->run(single);
 	if (r->number) {
-		while (__atomic_load_n(&waits->control.begun, __ATOMIC_ACQUIRE) != second)
+		while (atomic_load_explicit(&waits->control.begun, memory_order_acquire) != second)
 			usleep(100);
 		assert_true(waits->control.graph == ((uint64_t)GRAPH << 32 | INDEX));
 		assert_int_equal(waits->control.header, c.header);

@@ -373,11 +373,11 @@ static void mismatch_is_reported(void **unused)
 
 /* ---- A message that does not come ---- */
 
-static void until(const uint64_t *word, uint64_t due)
+static void until(const peer_atomic64 *word, uint64_t due)
 {
-	for (int i = 0; i < 20000 && __atomic_load_n(word, __ATOMIC_ACQUIRE) != due; i++)
+	for (int i = 0; i < 20000 && atomic_load_explicit(word, memory_order_acquire) != due; i++)
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-	assert_int_equal(__atomic_load_n(word, __ATOMIC_ACQUIRE), due);
+	assert_int_equal(atomic_load_explicit(word, memory_order_acquire), due);
 }
 
 /* Rank 0 receives what rank 1 has sent, then what it does not send. Its later sends may depend on
@@ -401,7 +401,7 @@ static void lost_work(struct rank *r)
 	message_run(r, PEER_DIR_TO(0), data, sizeof(data));
 	until(&other->control.waits[PEER_DIR_FROM(1)], UINT64_C(2) << 32 | 2);
 	until(&other->control.begun, 2);
-	__atomic_store_n(&other->control.abort, 1, __ATOMIC_RELEASE);
+	atomic_store_explicit(&other->control.abort, 1, memory_order_release);
 }
 
 static void lost_is_aborted(void **unused)
@@ -423,7 +423,7 @@ static void full_work(struct rank *r)
 		return;
 	}
 	until(&other->control.waits[PEER_DIR_TO(1)], UINT64_C(1) << 32 | 1);
-	__atomic_store_n(&other->control.abort, 1, __ATOMIC_RELEASE);
+	atomic_store_explicit(&other->control.abort, 1, memory_order_release);
 }
 
 static void full_is_aborted(void **unused)
@@ -446,7 +446,7 @@ static void written_work(struct rank *r)
 	message_run(r, r->number ? PEER_DIR_TO(0) : PEER_DIR_FROM(1), data, MOST);
 	memset(data, 7, r->number ? 0 : MOST);
 	if (!r->number) /* the daemon stops all ranks */
-		__atomic_store_n(&r->world->ranks[1].control.abort, 1, __ATOMIC_RELEASE);
+		atomic_store_explicit(&r->world->ranks[1].control.abort, 1, memory_order_release);
 	pthread_barrier_wait(&r->world->round);
 	if (!r->number)
 		assert_int_equal(ABOVE(r->control.failed), PEER_ABORTED);

@@ -20,9 +20,9 @@ struct view {
 	const char *time;      /* ISO 8601 */
 	uint64_t monotonic_ns; /* the same time, on the clock of operations' times */
 	bool colour;
-	unsigned width;	  /* of the terminal; 0: none */
-	const char *host; /* this machine's name */
-	why_look *look;	  /* what processes are doing; NULL: they can't be seen from here */
+	unsigned width;	   /* of the terminal; 0: none */
+	const char *host;  /* this machine's name */
+	why_look_fn *look; /* what processes are doing; NULL: they can't be seen from here */
 	void *look_arg;
 };
 

@@ -83,12 +83,12 @@ struct why_report {
 };
 
 /* process_look, or process_examine if closely. What it returns stays as long as the report. */
-typedef const struct process *why_look(int32_t pid, bool closely, void *arg);
+typedef const struct process *why_look_fn(int32_t pid, bool closely, void *arg);
 
 struct why_input {
 	const struct snapshot *s;
 	uint64_t after_ns;
-	why_look *look; /* NULL: processes can't be seen from here */
+	why_look_fn *look; /* NULL: processes can't be seen from here */
 	void *arg;
 };
 

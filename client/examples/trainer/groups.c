@@ -41,9 +41,9 @@ void groups_leave(struct rank *r)
 
 /* ---- Waiting, and noticing that a rank is gone ---- */
 
-typedef ncclsvc_result wait_slice(const struct rank *r, ncclsvc_task task);
+typedef ncclsvc_result wait_slice_fn(const struct rank *r, ncclsvc_task task);
 
-static ncclsvc_result await(const struct rank *r, wait_slice *wait, ncclsvc_task task)
+static ncclsvc_result await(const struct rank *r, wait_slice_fn *wait, ncclsvc_task task)
 {
 	const uint64_t begin = now_ns();
 	for (;;) {

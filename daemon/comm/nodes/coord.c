@@ -59,7 +59,7 @@ static uint64_t op_new_uid(void *arg)
 	return ++s->last_comm;
 }
 
-static const struct comm_hooks hooks = {
+static const struct comm_callbacks callbacks = {
 	.own_message = remote_handle,
 	.begun = remote_deliver,
 	.not_in_table = comm_not_in_table,
@@ -78,7 +78,7 @@ void remote_start(struct comms *s)
 		.run_job = op_run_job,
 		.new_uid = op_new_uid,
 	};
-	s->hooks = &hooks;
+	s->callbacks = &callbacks;
 	coord_init(&s->coord, &ops, s, s->cluster ? s->cluster->me : 0,
 		   s->cluster ? s->cluster->n : 1);
 	s->coord.keep_ns = (uint64_t)s->config->comm_idle_seconds * 1000000000;

@@ -10,7 +10,7 @@ struct comms;
 
 /* ---- coord.c ---- */
 
-/* Initializes s->coord and s->hooks. s->cluster must be set if there are other nodes. */
+/* Initializes s->coord and s->callbacks. s->cluster must be set if there are other nodes. */
 void remote_start(struct comms *s);
 
 /* ---- messages.c ---- */

@@ -4,10 +4,10 @@
 #include "account/lateness.h"
 #include "look.h"
 
-static struct peer_waited waited_for(const struct communicator *m, uint32_t rank, uint32_t late)
+static struct peer_waits waited_for(const struct communicator *m, uint32_t rank, uint32_t late)
 {
 	const struct peer_waited *w = &peer_member_control(m, rank)->waited[late];
-	return (struct peer_waited){peer_load64(&w->kernels), peer_load64(&w->ns)};
+	return (struct peer_waits){peer_load64(&w->kernels), peer_load64(&w->ns)};
 }
 
 void peer_lateness_note(struct communicator *m, uint64_t now)
@@ -45,7 +45,7 @@ bool peer_lateness_read(const struct communicator *m, uint32_t rank, uint64_t no
 		return false;
 	i->kernel_window_ns = now > l->since_ns ? now - l->since_ns : 1;
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		const struct peer_waited w = waited_for(m, k, rank);
+		const struct peer_waits w = waited_for(m, k, rank);
 		const uint64_t ns = w.ns - l->before[k][rank].ns;
 		if (k == rank || ns <= i->kernel_waited_ns)
 			continue;

@@ -200,7 +200,7 @@ static bool ended_operation(const struct peer_control *control, uint32_t number,
 }
 
 uint32_t peer_each_launched(const struct communicator *m, uint32_t rank, uint32_t from,
-			    peer_each *each, void *arg)
+			    peer_each_fn *each, void *arg)
 {
 	struct waiting w;
 	struct peer_range pending;

@@ -77,20 +77,31 @@ bool peer_runs_kernels(const struct communicator *m, uint32_t rank)
 
 /* ---- Records ---- */
 
+/* A record's members are plain, since most records are copies. */
+static uint32_t record_load32(const uint32_t *word)
+{
+	return peer_load32((const peer_atomic32 *)word);
+}
+
+static uint64_t record_load64(const uint64_t *word)
+{
+	return peer_load64((const peer_atomic64 *)word);
+}
+
 bool peer_record(const struct peer_control *control, uint32_t number, struct peer_record *r)
 {
 	const struct peer_record *from = &control->history[number % PEER_HISTORY];
-	const uint32_t kernel_seq = peer_load32(&from->kernel_seq);
-	*r = (struct peer_record){.operation = peer_load64(&from->operation),
-				  .header = peer_load64(&from->header),
-				  .launched_ns = peer_load64(&from->launched_ns),
-				  .timeout_ns = peer_load64(&from->timeout_ns),
+	const uint32_t kernel_seq = record_load32(&from->kernel_seq);
+	*r = (struct peer_record){.operation = record_load64(&from->operation),
+				  .header = record_load64(&from->header),
+				  .launched_ns = record_load64(&from->launched_ns),
+				  .timeout_ns = record_load64(&from->timeout_ns),
 				  .kernel_seq = kernel_seq,
-				  .collective = peer_load32(&from->collective),
-				  .coll_seq = peer_load32(&from->coll_seq),
-				  .message = peer_load32(&from->message)};
+				  .collective = record_load32(&from->collective),
+				  .coll_seq = record_load32(&from->coll_seq),
+				  .message = record_load32(&from->message)};
 	const uint32_t behind = peer_load32(&control->records) - number;
-	return kernel_seq && peer_load32(&from->kernel_seq) == kernel_seq && behind &&
+	return kernel_seq && record_load32(&from->kernel_seq) == kernel_seq && behind &&
 	       behind < PEER_HISTORY;
 }
 

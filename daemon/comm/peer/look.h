@@ -53,14 +53,14 @@ struct peer_record peer_record_of_graph(const struct peer_control *control, cons
 bool peer_record_in(const struct peer_control *control, uint32_t peer_dir, uint32_t message,
 		    struct peer_record *r);
 
-static inline uint64_t peer_load64(const uint64_t *word)
+static inline uint64_t peer_load64(const peer_atomic64 *word)
 {
-	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(word, memory_order_acquire);
 }
 
-static inline uint32_t peer_load32(const uint32_t *word)
+static inline uint32_t peer_load32(const peer_atomic32 *word)
 {
-	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+	return atomic_load_explicit(word, memory_order_acquire);
 }
 
 static inline struct peer_control *peer_member_control(const struct communicator *m, uint32_t rank)

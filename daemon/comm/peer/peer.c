@@ -238,7 +238,7 @@ void peer_end(struct communicator *m)
 	deadlines_remove(&m->comms->looks, &p->look);
 	shares_end(m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		__atomic_store_n(&peer_control_of(p->base, k)->abort, 1, __ATOMIC_RELEASE);
+		atomic_store_explicit(&peer_control_of(p->base, k)->abort, 1, memory_order_release);
 		staging_let_go(m, k);
 	}
 	munmap(p->base, p->bytes);
@@ -257,8 +257,8 @@ uint64_t peer_staged(const struct communicator *m)
 {
 	uint64_t most = 0;
 	for (uint32_t k = 0; m->peer && k < m->nranks; k++) {
-		const uint64_t n = __atomic_load_n(&peer_control_of(m->peer->base, k)->staged,
-						   __ATOMIC_RELAXED);
+		const uint64_t n = atomic_load_explicit(&peer_control_of(m->peer->base, k)->staged,
+							memory_order_relaxed);
 		most = n > most ? n : most;
 	}
 	return most;

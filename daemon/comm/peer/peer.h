@@ -32,11 +32,16 @@ struct peer_stuck {
 	bool mismatch;		    /* the message received differs from the one sent */
 };
 
+/* struct peer_waited, as read at some time. */
+struct peer_waits {
+	uint64_t kernels, ns;
+};
+
 /* The control blocks' counters of waits at the beginning of a half minute (account/lateness.h). */
 struct peer_lateness {
 	uint32_t number; /* of the half minute */
 	uint64_t since_ns;
-	struct peer_waited before[PEER_RANKS][PEER_RANKS]; /* [waiting rank][awaited rank] */
+	struct peer_waits before[PEER_RANKS][PEER_RANKS]; /* [waiting rank][awaited rank] */
 };
 
 struct peer_staging {
@@ -134,9 +139,9 @@ bool peer_operation(const struct communicator *m, uint32_t rank, const struct pe
  * the one that it was called for last, or how many there are. An operation in a graph is known
  * while it waits.
  */
-typedef bool peer_each(void *arg, const struct peer_operation *op);
+typedef bool peer_each_fn(void *arg, const struct peer_operation *op);
 uint32_t peer_each_launched(const struct communicator *m, uint32_t rank, uint32_t from,
-			    peer_each *each, void *arg);
+			    peer_each_fn *each, void *arg);
 /* When it was launched; for an operation in a graph, when it was first seen to wait. */
 static inline uint64_t peer_operation_since(const struct peer_operation *op, uint64_t now)
 {

@@ -142,8 +142,8 @@ static void append(struct shared *share, uint32_t what)
 		.share = share,
 	};
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		__atomic_store_n(&peer_control_of(m->peer->base, k)->shares, l->end,
-				 __ATOMIC_RELEASE);
+		atomic_store_explicit(&peer_control_of(m->peer->base, k)->shares, l->end,
+				      memory_order_release);
 		if (k != share->rank && takes_part(m, k))
 			ring(m->members[k].session);
 	}

@@ -391,7 +391,7 @@ static unsigned waiting_op(const struct communicator *m, const struct look *look
 /* The headers of a message and of its receiver's Recv, or of a collective in a graph. */
 static void compare_mismatch(const struct communicator *m, ncclsvc_status *st)
 {
-	const uint64_t *mismatch = peer_member_control(m, (uint32_t)st->rank_a)->mismatch;
+	const peer_atomic64 *mismatch = peer_member_control(m, (uint32_t)st->rank_a)->mismatch;
 	struct svc_record r[2];
 	const uint64_t how = peer_load64(&mismatch[3]);
 	for (int i = 0; i < 2; i++) {
@@ -616,7 +616,7 @@ static void look_at_all(struct communicator *m, struct look looks[PEER_RANKS], u
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct peer_control *control = peer_member_control(m, k);
 		struct peer_member *member = &p->members[k];
-		__atomic_store_n(&control->heartbeat, p->heartbeat, __ATOMIC_RELEASE);
+		atomic_store_explicit(&control->heartbeat, p->heartbeat, memory_order_release);
 		looks[k] = peer_look_at(control);
 		/* The launch of a graph is not reported. */
 		if (looks[k].waits || looks[k].records != member->records ||

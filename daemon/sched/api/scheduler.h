@@ -66,15 +66,15 @@ struct scheduler_config {
 };
 
 /* Called by the scheduler's thread whenever scheduler_next_event has something. */
-typedef void scheduler_notify(void *arg);
+typedef void scheduler_notify_fn(void *arg);
 
 /* The supervisor's thread alone calls these functions, except scheduler_table. */
 
 /* Address space that scheduler_create uses, including stacks. */
 uint64_t scheduler_bytes(const struct scheduler_config *config);
 /* Returns NULL with errno set. */
-struct scheduler *scheduler_create(const struct scheduler_config *config, scheduler_notify *notify,
-				   void *arg);
+struct scheduler *scheduler_create(const struct scheduler_config *config,
+				   scheduler_notify_fn *notify, void *arg);
 /* Stops it and frees everything. */
 void scheduler_destroy(struct scheduler *sched);
 void scheduler_command(struct scheduler *sched, const struct command *c);

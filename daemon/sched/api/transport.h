@@ -54,7 +54,7 @@ struct match {
 /* Tasks that one transport runs through another as part of its own. Instead of ending them, the
  * other calls this once, unless start returned BEGUN_DONE or BEGUN_NO_MEMORY. */
 struct part {
-	void (*over)(struct scheduler *sched, struct part *part, bool aborted);
+	void (*done)(struct scheduler *sched, struct part *part, bool aborted);
 };
 
 enum begun {

@@ -63,8 +63,8 @@ void sched_session_idle(struct scheduler *sched, struct sched_session *s)
 	 * are seq_cst. This also covers a record with a wrong number, whose signal may have come
 	 * while the ring was polled. */
 	atomic_store(&s->ring->asleep, 1);
-	uint64_t number = __atomic_load_n(&svc_record_slot(s->ring, s->entries, s->next)->number,
-					  __ATOMIC_SEQ_CST);
+	const uint64_t *slot = &svc_record_slot(s->ring, s->entries, s->next)->number;
+	const uint64_t number = atomic_load((const _Atomic uint64_t *)slot);
 	if (number != svc_number_before(s->entries, s->next) && !s->broken)
 		sched_session_active(sched, s);
 	if (s->inputs)

@@ -57,7 +57,7 @@ struct device {
 
 struct scheduler {
 	struct scheduler_config config;
-	scheduler_notify *notify;
+	scheduler_notify_fn *notify;
 	void *notify_arg;
 	pthread_t thread;
 	struct pool *pool;

@@ -124,7 +124,7 @@ void internode_comm_send(struct scheduler *sched, struct internode_comm *s, uint
 			 const void *body, size_t bytes, const void *more, size_t more_bytes)
 {
 	struct internode_message *m = nofail_malloc(sizeof(*m) + bytes + more_bytes, MESSAGE);
-	m->flight.over = message_over;
+	m->flight.done = message_over;
 	m->node = (int)s->nodes[node_index];
 	m->bytes = sizeof(m->header) + bytes + more_bytes;
 	m->header = (struct internode_header){.magic = INTERNODE_MAGIC,
@@ -142,7 +142,7 @@ void internode_comm_send_node(struct scheduler *sched, uint32_t node,
 			      const struct internode_header *h, const void *body)
 {
 	struct internode_message *m = nofail_malloc(sizeof(*m) + h->bytes, MESSAGE);
-	m->flight.over = message_over;
+	m->flight.done = message_over;
 	m->node = (int)node;
 	m->bytes = sizeof(m->header) + h->bytes;
 	m->header = *h;
@@ -158,7 +158,7 @@ void internode_comm_send_node(struct scheduler *sched, uint32_t node,
 void internode_comm_refuse_credit(struct scheduler *sched, int node, int32_t tag)
 {
 	struct internode_message *m = nofail_malloc(sizeof(*m), MESSAGE);
-	m->flight.over = message_over;
+	m->flight.done = message_over;
 	m->node = node;
 	m->bytes = 0;
 	table_count(&sched->table.messages, 1);

@@ -144,7 +144,7 @@ struct internode_comm {
 
 /* An MPI operation in progress: the first member of the cookie that MPI returns. */
 struct flight {
-	void (*over)(struct scheduler *sched, struct flight *f, size_t bytes, bool failed);
+	void (*done)(struct scheduler *sched, struct flight *f, size_t bytes, bool failed);
 };
 
 /* A message that MPI sends, or that this node has sent to itself. */

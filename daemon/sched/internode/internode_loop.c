@@ -222,7 +222,7 @@ static bool collect(struct scheduler *sched)
 	for (unsigned i = 0; i < n; i++) {
 		struct flight *f = done[i].cookie;
 		sched->internode->flights--;
-		f->over(sched, f, done[i].bytes, done[i].failed);
+		f->done(sched, f, done[i].bytes, done[i].failed);
 	}
 	return n > 0;
 }

@@ -24,9 +24,9 @@ struct launch_request {
 	struct launch_request *prev, *next;
 	struct launch_request *prev_due, *next_due;
 	uint64_t number;
-	struct set_match *any;	   /* a match, or */
-	struct creation *creation; /* a creation */
-	creation_launch *launch;   /* for a creation */
+	struct set_match *any;	    /* a match, or */
+	struct creation *creation;  /* a creation */
+	creation_launch_fn *launch; /* for a creation */
 	bool ordered;
 	uint64_t grant;
 	uint32_t n;
@@ -171,7 +171,8 @@ void sequence_request(struct scheduler *sched, bool fits)
 	add_request(sched, r);
 }
 
-void sequence_request_creation(struct scheduler *sched, struct creation *k, creation_launch *launch)
+void sequence_request_creation(struct scheduler *sched, struct creation *k,
+			       creation_launch_fn *launch)
 {
 	struct launch_request *r = nofail_calloc(1, sizeof(*r) + sizeof(r->entries[0]),
 						 "a place in the order of launches");

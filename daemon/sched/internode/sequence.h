@@ -41,10 +41,10 @@ void sequence_void(struct scheduler *sched, struct launch_request *r);
 /* Likewise, though the sequencer may still launch it: all its epochs end. */
 void sequence_give_up(struct scheduler *sched, struct launch_request *r);
 /* Tells the workers to create it. False: a queue has no room now. */
-typedef bool creation_launch(struct scheduler *sched, const struct creation *k);
+typedef bool creation_launch_fn(struct scheduler *sched, const struct creation *k);
 /* Takes a communicator that several nodes must create; launch is called when its turn has come. */
 void sequence_request_creation(struct scheduler *sched, struct creation *k,
-			       creation_launch *launch);
+			       creation_launch_fn *launch);
 /* Cancels it, if its turn has not come. */
 void sequence_cancel_creation(struct scheduler *sched, uint64_t number);
 /* Is a launch due in the sequencer's order? *m: the match to launch; NULL: a creation. */

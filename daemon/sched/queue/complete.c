@@ -340,10 +340,9 @@ static void wake(struct sched_session *s)
 
 void complete_flush(struct scheduler *sched)
 {
-	/* A single fence for all, which waits until the statuses are visible. Not
-	 * atomic_thread_fence, which ThreadSanitizer does not know. */
+	/* A single fence for all, which waits until the statuses are visible. */
 	if (sched->dirty)
-		__sync_synchronize();
+		atomic_thread_fence(memory_order_seq_cst);
 	while (sched->dirty) {
 		struct sched_session *s = sched->dirty;
 		sched->dirty = s->next_dirty;

@@ -295,7 +295,7 @@ static void finish(struct job *job, void *arg)
 	forget_some(sched);
 	learn(sched, w);
 	if (w->part) {
-		w->part->over(sched, w->part, false);
+		w->part->done(sched, w->part, false);
 		free(w);
 		return;
 	}
@@ -319,7 +319,7 @@ static bool give_to_pool(struct scheduler *sched, const struct match *match, con
 		return false;
 	memcpy(w->tasks, m->tasks, m->ntasks * sizeof(w->tasks[0]));
 	w->job.run = run_chunk;
-	w->job.over = finish;
+	w->job.done = finish;
 	w->comm = match->comm;
 	w->part = match->part;
 	w->first = first;

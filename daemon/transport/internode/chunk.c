@@ -131,7 +131,7 @@ static bool work(struct scheduler *sched, struct block_chunk *p)
 	}
 	p->job.run = run_stage;
 	p->job.chunks = 1;
-	p->job.over = internode_work_over;
+	p->job.done = internode_work_over;
 	p->working = true;
 	sched->jobs++;
 	pool_submit(own ? own : sched->pool, &p->job, !own);

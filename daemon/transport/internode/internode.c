@@ -25,7 +25,7 @@ static void finish_op(struct scheduler *sched, struct op *op)
 	if (part) {
 		const bool aborted = op->aborted;
 		free(op);
-		part->over(sched, part, aborted);
+		part->done(sched, part, aborted);
 		return;
 	}
 	for (uint32_t k = 0; k < n; k++)

@@ -138,7 +138,7 @@ static void move(struct scheduler *sched, struct chunk *k)
 	for (uint32_t i = 0; i < op->ntasks; i++)
 		tasks[i] = op->tasks[i] ? &k->shadows[i] : NULL;
 	key.part = k->part;
-	k->in.over = moved;
+	k->in.done = moved;
 	k->moving = true; /* it may end at once */
 	const struct match match = {op->comm, tasks, op->ntasks, op->across ? &key : NULL, &k->in};
 	const enum begun begun =

@@ -38,7 +38,7 @@ struct chunk {
 	uint64_t lo, count;
 	enum chunk_stage stage;
 	bool begun;  /* this stage has begun: its copies are launched, or its work is running */
-	bool moving; /* in.over follows */
+	bool moving; /* in.done follows */
 	uint64_t *awaited;    /* [op->ntasks]: seq of the last copy; 0: none */
 	char **slots;	      /* [op->ntasks]; NULL: none */
 	struct task *shadows; /* [op->ntasks] */

@@ -95,7 +95,7 @@ static bool run_jobs(struct scheduler *sched)
 	while (sched->jobs) {
 		while (sched->jobs && (job = pool_collect(sched->pool))) {
 			sched->jobs--;
-			job->over(job, sched);
+			job->done(job, sched);
 		}
 		any = true;
 		if (sched->jobs && !pool_help(sched->pool))
