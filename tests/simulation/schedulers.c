@@ -337,8 +337,9 @@ struct task *node_task(uint32_t node, uint32_t comm, uint32_t rank, uint32_t ser
 
 void node_cancel(uint32_t node, enum svc_cancel_kind kind, uint64_t id)
 {
-	node_command(node, &(struct command){.kind = COMMAND_CANCEL,
-					     .cancel = {.kind = kind, .id = id, .pid = 9}});
+	node_command(node,
+		     &(struct command){.kind = COMMAND_CANCEL,
+				       .cancel = {.kind = kind, .id = id, .uid = 1, .pid = 9}});
 }
 
 /* ---- Looks and ends ---- */
