@@ -277,12 +277,12 @@ bool comm_spans(uint32_t comm, uint32_t node)
 	return false;
 }
 
-static void on_begin(void *arg)
+static void begin_comm(uint32_t node, uint32_t comm)
 {
-	const uint32_t node = ((uint32_t *)arg)[0], comm = ((uint32_t *)arg)[1];
 	const struct comm_plan *p = &comms[comm];
-	if (!nodes[node].alive)
+	if (nodes[node].begun[comm])
 		return;
+	nodes[node].begun[comm] = true;
 	struct epoch_member *members = make(p->nranks * sizeof(*members));
 	for (uint32_t k = 0; k < p->nranks; k++)
 		members[k] = (struct epoch_member){
@@ -300,6 +300,13 @@ static void on_begin(void *arg)
 							     .progress = progress[node][comm],
 							     .transport = transport,
 							     .internode_id = p->id}});
+}
+
+static void on_begin(void *arg)
+{
+	const uint32_t *a = arg;
+	if (nodes[a[0]].alive)
+		begin_comm(a[0], a[1]);
 }
 
 void comm_begin(uint32_t comm, uint64_t from, uint64_t until)
@@ -376,6 +383,8 @@ static void on_end(void *arg)
 	if (nodes[a[0]].gone[a[1]])
 		return;
 	trace(a[0], "is to end communicator %u", a[1]);
+	if (nodes[a[0]].alive)
+		begin_comm(a[0], a[1]);
 	const ncclsvc_status st = {.result = NCCLSVC_PEER_GONE, .rank_a = -1, .rank_b = -1};
 	node_command(a[0],
 		     &(struct command){.kind = COMMAND_EPOCH_END,

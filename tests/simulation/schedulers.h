@@ -28,7 +28,7 @@ struct comm_plan {
 struct node {
 	bool alive, lost[NODES_MAX];
 	struct scheduler *scheduler;
-	bool gone[COMMS_MAX]; /* the epoch is over on this node */
+	bool begun[COMMS_MAX], gone[COMMS_MAX]; /* the epoch has begun, and is over */
 	bool turn;	      /* the node is in node_turn */
 	bool ends;	      /* it was lost, and is being freed: statuses are dropped */
 };
