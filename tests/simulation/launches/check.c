@@ -116,6 +116,15 @@ static void check_all_here(uint32_t node, const struct seen *o)
 			fail("node %u launches " NAME " without rank %u", node, NAME_OF(o), k);
 }
 
+static void check_group(uint32_t node, const struct task_plan *t)
+{
+	for (const struct task_plan *u = tasks; u < tasks + ntasks; u++)
+		if (u->group == t->group && u->posted && !u->told && !u->launched)
+			fail("node %u launches %d-%d %d of communicator %u without all of its "
+			     "group",
+			     node, t->key.a, t->key.b, (int)t->key.seq, t->comm);
+}
+
 void check_launched(uint32_t node, struct task *const *launched, uint32_t n)
 {
 	struct seen *first = NULL;
@@ -136,8 +145,11 @@ void check_launched(uint32_t node, struct task *const *launched, uint32_t n)
 		first = first ? first : o;
 		join(first, o);
 	}
-	for (uint32_t i = 0; i < n; i++)
-		check_all_here(node, get(launched[i]->comm->slot, &tasks[launched[i]->serial].key));
+	for (uint32_t i = 0; i < n; i++) {
+		const struct task_plan *t = &tasks[launched[i]->serial];
+		check_all_here(node, get(t->comm, &t->key));
+		check_group(node, t);
+	}
 }
 
 static void check_timeout(const struct seen *o, const ncclsvc_status *st)
@@ -330,17 +342,17 @@ static void check_order(const struct seen *x, const struct seen *y)
 	}
 }
 
-/* Whether a task of the operation on that node may have ended by itself, with that result. Others
- * there get its status. */
-static bool ended_early(const struct seen *o, uint32_t node, uint64_t told_ns, int result)
+/* Whether a task of the communicator on t's node may have ended by itself, with t's result, which
+ * others there get. */
+static bool ended_early(const struct task_plan *t)
 {
-	for (const struct task_plan *t = tasks; t < tasks + ntasks; t++) {
-		const bool same = !t->has_key || operation_same(&t->key, &o->key);
-		const bool overdue =
-			t->record.timeout_ns && told_ns >= t->posted_ns + t->record.timeout_ns;
-		if (t->node == node && t->comm == o->comm && t->posted && same &&
+	const int result = t->status.result;
+	for (const struct task_plan *u = tasks; u < tasks + ntasks; u++) {
+		const uint64_t timeout = u->record.timeout_ns;
+		const bool overdue = timeout && t->told_ns >= u->posted_ns + timeout;
+		if (u->node == t->node && u->comm == t->comm && u->posted &&
 		    (result == NCCLSVC_TIMEOUT ? overdue
-					       : result == NCCLSVC_CANCELLED && t->cancelled))
+					       : result == NCCLSVC_CANCELLED && u->cancelled))
 			return true;
 	}
 	return false;
@@ -355,8 +367,9 @@ static void check_status(const struct task_plan *t)
 	if (!st->result && !t->launched)
 		fail("rank %u of communicator %u succeeds, but was not launched", t->rank, t->comm);
 	/* A deadlock ends what its members wait in, which need not be one operation. */
-	if (o && o->failed && o->note.status.field != NCCLSVC_FIELD_ORDER &&
-	    !ended_early(o, t->node, t->told_ns, st->result) && !same_status(st, &o->note.status))
+	if (o && o->failed && st->field != NCCLSVC_FIELD_ORDER &&
+	    o->note.status.field != NCCLSVC_FIELD_ORDER && !ended_early(t) &&
+	    !same_status(st, &o->note.status))
 		fail(NAME " fails with %d, but rank %u gets %d", NAME_OF(o), o->note.status.result,
 		     t->rank, st->result);
 }

@@ -26,7 +26,6 @@ static const char *plant_name(unsigned p)
 		[PLANT_OVERTAKE] = "a LAUNCH overtakes another",
 		[PLANT_STATUS] = "one node is told another status",
 		[PLANT_MISSING] = "a node names a rank that has posted it",
-		[PLANT_NO_NEW_REQUEST] = "what was voided is not requested again",
 		[PLANT_NO_GROUP] = "a node requests a part of a group",
 		[PLANT_LATE_WITHDRAW] = "a node withdraws as missing what it has requested",
 	};
@@ -205,19 +204,6 @@ WRAP(sequence_withdraw, struct scheduler *sched, const struct internode_comm *s,
 		sent.status.missing[sent.status.missing_count++] =
 			(int32_t)internode_comm_locals(s)[0];
 	__real_sequence_withdraw(sched, s, key, plant_now(PLANT_LATE_WITHDRAW) ? NULL : r, &sent);
-}
-
-WRAP(sequence_void, struct scheduler *sched, struct launch_request *r)
-{
-	struct set_match *m, *voided[TASKS_MAX];
-	uint32_t n = 0;
-	DL_FOREACH (sched->sets->matched, m)
-		if (m->request == r)
-			voided[n++] = m;
-	__real_sequence_void(sched, r);
-	for (uint32_t i = 0; i < n; i++)
-		if (plant_now(PLANT_NO_NEW_REQUEST))
-			set_look_no_more(sched, voided[i]);
 }
 
 WRAP(set_link, struct task *first)
