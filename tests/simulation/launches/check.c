@@ -295,10 +295,12 @@ void check_rest(void)
 
 /* ---- At the end ---- */
 
-/* Checks that the operation is launched on all living nodes, or on none. */
+/* Checks that the operation is launched on all living nodes, with equal records, or on none. */
 static void check_all_launched(const struct seen *o)
 {
+	const struct task_plan *first = NULL;
 	int with = -1, without = -1;
+	uint64_t a, b;
 	for (uint32_t k = 0; k < comms[o->comm].nranks; k++) {
 		const uint32_t node = node_of(o, k);
 		if (!takes_part(o, k) || !nodes[node].alive)
@@ -307,6 +309,14 @@ static void check_all_launched(const struct seen *o)
 			with = (int)node;
 		else
 			without = (int)node;
+	}
+	for (uint32_t k = 0; with >= 0 && k < comms[o->comm].nranks; k++) {
+		const struct task_plan *t = o->tasks[k];
+		if (!t || !t->launched)
+			continue;
+		first = first ? first : t;
+		if (svc_record_differs(&first->record, &t->record, &a, &b))
+			fail(NAME " is launched, but its records differ", NAME_OF(o));
 	}
 	if (with >= 0 && without >= 0)
 		fail(NAME " is launched on node %d, but not on node %d", NAME_OF(o), with, without);

@@ -57,6 +57,8 @@ static void on_retry(void *arg)
 	node_turn(*(uint32_t *)arg);
 }
 
+static bool has_room;
+
 /* A queue may be full for a while. */
 static enum room reserve(struct scheduler *sched, struct task *const *set, uint32_t n,
 			 bool promised)
@@ -64,7 +66,8 @@ static enum room reserve(struct scheduler *sched, struct task *const *set, uint3
 	for (uint32_t i = 0; i < n && !promised; i++)
 		if (set[i]->member->n_in_flight >= IN_FLIGHT_MAX)
 			return ROOM_HELD;
-	if (chance(80))
+	has_room = chance(80);
+	if (has_room)
 		return ROOM_NOW;
 	at_number(now_ns + between(1000, MS), on_retry, sched->config.node, 0);
 	return ROOM_LATER;
@@ -110,6 +113,8 @@ static void on_landing(void *arg)
 static void launch(struct scheduler *sched, struct task *const *set, uint32_t n)
 {
 	const uint32_t node = sched->config.node;
+	if (!has_room)
+		fail("node %u launches what its queues have no room for", node);
 	check_launched(node, set, n);
 	const uint64_t when = now_ns + between(1000, 2 * MS);
 	for (uint32_t i = 0; i < n; i++) {
