@@ -179,17 +179,32 @@ static ncclsvc_status failed_status(const struct operation *o, const struct outc
 	return st;
 }
 
+static void sum_up(const struct operation *o, struct outcome *outcome)
+{
+	*outcome = (struct outcome){0};
+	for (uint32_t i = 0; i < o->nparts; i++)
+		outcome_add(outcome, &o->parts[i].vote);
+}
+
+bool sequencer_must_fail(const struct operation *o)
+{
+	struct outcome outcome;
+	ncclsvc_status st;
+	sum_up(o, &outcome);
+	return outcome.failed || records_differ(o, &outcome, &st);
+}
+
 /* All have voted. True: it has failed. */
 bool sequencer_conclude(struct sequencer *q, struct operation *o)
 {
 	struct failed_note note = {.node = -1};
-	struct outcome outcome = {0};
-	for (uint32_t i = 0; i < o->nparts; i++)
-		outcome_add(&outcome, &o->parts[i].vote);
-	if (outcome.failed || o->withdrawn)
+	struct outcome outcome;
+	sum_up(o, &outcome);
+	if (outcome.failed || !records_differ(o, &outcome, &note.status)) {
+		if (!outcome.failed && !o->withdrawn)
+			return false;
 		note.status = failed_status(o, &outcome);
-	else if (!records_differ(o, &outcome, &note.status))
-		return false;
+	}
 	note.posted = outcome.posted;
 	sequencer_fail(q, o, &note);
 	return true;
@@ -333,8 +348,10 @@ static void take_request(struct sequencer *q, uint64_t now_ns, struct request *r
 	for (uint32_t i = 0; i < r->n; i++) {
 		struct operation *o =
 			sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key);
-		if (o && o->votes == o->nparts && !o->withdrawn && sequencer_conclude(q, o))
+		if (o && o->votes == o->nparts && sequencer_must_fail(o)) {
+			sequencer_conclude(q, o);
 			return; /* the request is void */
+		}
 	}
 	if (sequencer_try_launch(q, r))
 		return;

@@ -68,15 +68,26 @@ static void fail_again(struct sequencer *q)
 	q->failures = NULL;
 }
 
+/* Ends one operation that may not be launched, neither alone nor as part of a set. False: there is
+ * none. */
+static bool fail_one(struct sequencer *q)
+{
+	struct operation *o, *next;
+	HASH_ITER (hh, q->operations, o, next)
+		if (o->votes == o->nparts && sequencer_must_fail(o))
+			return sequencer_conclude(q, o);
+	return false;
+}
+
 /* Ends or launches one operation on which all have voted. False: there is none. */
 static bool finish_one(struct sequencer *q)
 {
 	struct operation *o, *next;
+	if (fail_one(q))
+		return true;
 	HASH_ITER (hh, q->operations, o, next) {
 		if (o->votes < o->nparts)
 			continue;
-		if (!o->withdrawn && sequencer_conclude(q, o))
-			return true;
 		if (o->parts[0].request && sequencer_try_launch(q, o->parts[0].request))
 			return true;
 		if (o->withdrawn && sequencer_conclude(q, o))

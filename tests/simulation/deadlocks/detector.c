@@ -72,7 +72,7 @@ void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, ui
 		take_message(sched, s, node_index, &note, bytes);
 }
 
-void detector_round(struct scheduler *sched)
+void program_round(struct scheduler *sched)
 {
 	struct internode_comm *s, *next;
 	if (planted != PLANT_NOT_WITHDRAWN)

@@ -1,48 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Derives from the seed the nodes, the communicators, what their ranks post, and what goes wrong.
  */
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <utlist.h>
 
 #include "base/timings.h"
 #include "deadlocks.h"
+#include "transport/transports.h"
 
+#define NODES	  4
+#define COMMS	  2
+#define RANKS	  6
 #define STEPS_MAX 24
 #define POST_NS	  (20 * MS) /* by then, epochs have begun */
 #define REST_NS	  (9 * S)
 #define END_NS	  (13 * S)
 
 struct profile profile;
-struct comm_plan comms[COMMS_MAX];
-uint32_t ncomms, nnodes;
 struct task_plan tasks[TASKS_MAX];
 uint32_t ntasks;
 
-static uint64_t begin_ns;
 static uint32_t ngroups;
-
-void *make(size_t size)
-{
-	void *p = calloc(1, size);
-	if (!p)
-		abort();
-	return p;
-}
-
-void trace(uint32_t node, const char *format, ...)
-{
-	va_list args;
-	if (!tracing)
-		return;
-	printf("%10.3f ms  node %u ", (double)(now_ns - begin_ns) / 1e6, node);
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	putchar('\n');
-}
 
 static uint32_t node_of(const struct task_plan *t)
 {
@@ -161,20 +138,6 @@ static void make_program(uint32_t comm)
 
 /* ---- Posting ---- */
 
-static void at_number(uint64_t time, void (*f)(void *arg), uint32_t number, uint32_t other)
-{
-	uint32_t *arg = make(2 * sizeof(*arg));
-	arg[0] = number;
-	arg[1] = other;
-	at(time, -1, f, arg);
-}
-
-static void cancel(uint32_t node, enum svc_cancel_kind kind, uint64_t id)
-{
-	node_command(node, &(struct command){.kind = COMMAND_CANCEL,
-					     .cancel = {.kind = kind, .id = id, .pid = 9}});
-}
-
 static void on_cancel(void *arg)
 {
 	const uint32_t number = *(uint32_t *)arg;
@@ -183,18 +146,12 @@ static void on_cancel(void *arg)
 	if (!n->alive || n->gone[plan->comm] || comms[plan->comm].gone[plan->rank])
 		return;
 	if (chance(5)) {
-		cancel(node_of(plan), SVC_CANCEL_COMM, plan->comm);
+		node_cancel(node_of(plan), SVC_CANCEL_COMM, plan->comm);
 		return;
 	}
-	const struct comm *c = n->scheduler->comms[plan->comm];
-	const struct task *t;
-	if (!c)
-		return;
-	DL_FOREACH (c->members[plan->rank].queue, t)
-		if (t->serial == number) {
-			cancel(node_of(plan), SVC_CANCEL_TASK, t->uid);
-			return;
-		}
+	const struct task *t = node_task(node_of(plan), plan->comm, plan->rank, number);
+	if (t)
+		node_cancel(node_of(plan), SVC_CANCEL_TASK, t->uid);
 }
 
 /* Posts the group that begins with that task. */
@@ -210,8 +167,10 @@ static void on_post(void *arg)
 	for (uint32_t i = first; i < end; i++) {
 		struct task_plan *t = &tasks[i];
 		struct command c = {.kind = COMMAND_TASK,
-				    .session = t->comm * RANKS_MAX + t->rank,
-				    .task = {.serial = i, .record = node_record(t)}};
+				    .session = p->session_of[t->rank],
+				    .task = {.serial = i,
+					     .record = node_record(t->op, t->peer, t->comm,
+								   t->count, t->timeout_ns)}};
 		c.task.record.flags = i + 1 < end ? SVC_TASK_MORE : 0;
 		t->posted = true;
 		t->posted_ns = now_ns;
@@ -226,7 +185,7 @@ static void on_post(void *arg)
 void program_told(uint32_t session, uint32_t serial, const ncclsvc_status *st)
 {
 	struct task_plan *t = &tasks[serial];
-	if (t->comm * RANKS_MAX + t->rank != session) {
+	if (comms[t->comm].session_of[t->rank] != session) {
 		fail("task %u ends in another session", serial);
 		return;
 	}
@@ -259,40 +218,24 @@ static void post_program(uint32_t comm)
 
 /* ---- Beginnings and ends ---- */
 
-static bool takes_part(uint32_t comm, uint32_t node)
+void program_event(uint32_t node, const struct event *event)
 {
-	for (uint32_t k = 0; k < comms[comm].nranks; k++)
-		if (comms[comm].node_of[k] == node)
-			return true;
-	return false;
-}
-
-static void on_begin(void *arg)
-{
-	const uint32_t *a = arg;
-	node_comm_begin(a[0], a[1]);
-}
-
-static void on_end(void *arg)
-{
-	const uint32_t *a = arg;
-	if (nodes[a[0]].gone[a[1]])
+	if (event->kind != EVENT_INTERNODE_FAILED)
 		return;
-	trace(a[0], "is to end communicator %u", a[1]);
-	const ncclsvc_status st = {.result = NCCLSVC_PEER_GONE, .rank_a = -1, .rank_b = -1};
-	node_command(a[0],
-		     &(struct command){.kind = COMMAND_EPOCH_END,
-				       .epoch_end = {.comm = a[1], .status = st, .later = st}});
+	trace(node, "gives communicator %u up: %d", event->internode.comm, event->internode.result);
+	if (profile_undisturbed() ||
+	    (!profile.dies && event->internode.result != NCCLSVC_CANCELLED))
+		fail("node %u gives communicator %u up with %d", node, event->internode.comm,
+		     event->internode.result);
+	program_end_comm(event->internode.comm);
 }
 
-void program_end_comm(uint32_t comm)
+bool program_message(struct internode_header *h, void *body, uint64_t *when)
 {
-	if (comms[comm].ending)
-		return;
-	comms[comm].ending = true;
-	for (uint32_t k = 0; k < nnodes; k++)
-		if (takes_part(comm, k))
-			at_number(now_ns + between(0, 50 * MS), on_end, k, comm);
+	(void)h;
+	(void)body;
+	(void)when;
+	return true;
 }
 
 static void on_end_early(void *arg)
@@ -312,34 +255,9 @@ static void on_leave(void *arg)
 		     &(struct command){.kind = COMMAND_MEMBER_LEFT, .left = {a[0], (int32_t)a[1]}});
 }
 
-static void on_learn_loss(void *arg)
-{
-	const uint32_t *a = arg;
-	if (!nodes[a[0]].alive)
-		return;
-	node_command(a[0], &(struct command){.kind = COMMAND_NODE_LOST, .node = {a[1]}});
-	for (uint32_t i = 0; i < ncomms; i++)
-		if (takes_part(i, a[1]))
-			program_end_comm(i);
-}
-
 static void on_death(void *arg)
 {
-	const uint32_t lost = *(uint32_t *)arg;
-	trace(lost, "is lost");
-	nodes[lost].alive = false;
-	channel_lose(lost);
-	for (uint32_t k = 0; k < nnodes; k++)
-		if (k != lost)
-			at_number(now_ns + between(MS, 150 * MS), on_learn_loss, k, lost);
-}
-
-static void on_look(void *arg)
-{
-	const uint32_t node = *(uint32_t *)arg;
-	node_turn(node);
-	if (nodes[node].alive && now_ns < begin_ns + END_NS)
-		at_number(now_ns + DEADLOCK_LOOK_NS + between(0, 2 * MS), on_look, node, 0);
+	node_lose(*(uint32_t *)arg);
 }
 
 /* ---- Schedules ---- */
@@ -354,30 +272,31 @@ static void choose_profile(void)
 				   .ends = chance(10),
 				   .leaves = chance(10),
 				   .dies = chance(10)};
+	mpi_delay_ns = profile.delay;
 }
 
 /* Chooses a communicator with ranks on at least two nodes. */
 static void choose_comm(uint32_t comm)
 {
 	struct comm_plan *p = &comms[comm];
-	*p = (struct comm_plan){.id = 100 + comm, .nranks = 2 + below(RANKS_MAX - 1)};
-	for (uint32_t k = 0; k < p->nranks; k++)
+	*p = (struct comm_plan){.id = 100 + comm, .nranks = 2 + below(RANKS - 1)};
+	for (uint32_t k = 0; k < p->nranks; k++) {
+		p->session_of[k] = comm * RANKS + k;
 		p->node_of[k] = below(nnodes);
+	}
 	if (!memcmp(p->node_of, p->node_of + 1, (p->nranks - 1) * sizeof(p->node_of[0])))
 		p->node_of[1] = (p->node_of[0] + 1) % nnodes;
 }
 
 static void begin_comm(uint32_t comm)
 {
-	for (uint32_t k = 0; k < nnodes; k++)
-		if (takes_part(comm, k))
-			at_number(begin_ns + between(0, POST_NS / 4), on_begin, k, comm);
+	comm_begin(comm, begin_ns, begin_ns + POST_NS / 4);
 }
 
 static void begin_looks(void)
 {
 	for (uint32_t k = 0; k < nnodes; k++)
-		at_number(begin_ns + between(0, DEADLOCK_LOOK_NS), on_look, k, 0);
+		node_look(k, DEADLOCK_LOOK_NS, begin_ns + END_NS);
 }
 
 static void plan_comm(uint32_t comm)
@@ -403,61 +322,15 @@ static void plan_all(void)
 		at_number(begin_ns + between(POST_NS, 500 * MS), on_death, below(nnodes), 0);
 }
 
-static void run_until(uint64_t time)
-{
-	if (!failure[0] && !time_run(time - now_ns))
-		fail("the schedule does not come to rest");
-}
-
 void schedule_begin(uint64_t seed)
 {
-	time_begin(seed);
-	begin_ns = now_ns;
-	failure[0] = 0;
-	failures_ignored = false;
+	schedulers_begin(seed);
 	ntasks = ngroups = 0;
 }
 
-/* Frees lost nodes' memory too: each learns that the others are lost, and ends its epochs. */
-static void end_lost(void)
-{
-	for (uint32_t k = 0; k < nnodes && !failure[0]; k++) {
-		if (nodes[k].alive)
-			continue;
-		nodes[k].alive = nodes[k].ends = true;
-		for (uint32_t i = 0; i < nnodes; i++)
-			if (i != k)
-				at_number(now_ns, on_learn_loss, k, i);
-		for (uint32_t i = 0; i < ncomms; i++)
-			if (takes_part(i, k))
-				at_number(now_ns + MS, on_end, k, i);
-		for (uint32_t i = 1; i < 100; i++)
-			at_number(now_ns + i * DEADLOCK_LOOK_NS, on_look, k, 0);
-		run_until(now_ns + 100 * DEADLOCK_LOOK_NS);
-	}
-}
-
-/* A failed schedule also runs to its end, which frees everything. */
 bool schedule_end(void)
 {
-	char first[sizeof(failure)];
-	memcpy(first, failure, sizeof(first));
-	failure[0] = 0;
-	failures_ignored = first[0];
-	for (uint32_t i = 0; i < ncomms; i++)
-		program_end_comm(i);
-	run_until(begin_ns + END_NS);
-	check_end();
-	if (!first[0])
-		memcpy(first, failure, sizeof(first));
-	failure[0] = 0;
-	failures_ignored = true;
-	end_lost();
-	nodes_end();
-	channel_end();
-	time_end();
-	memcpy(failure, first, sizeof(first));
-	return !failure[0];
+	return schedulers_end(begin_ns + END_NS, check_end);
 }
 
 void schedule_play(const struct comm_plan *comm, const struct task_plan *plans, uint32_t n)
@@ -465,10 +338,12 @@ void schedule_play(const struct comm_plan *comm, const struct task_plan *plans, 
 	ncomms = 1;
 	comms[0] = *comm;
 	nnodes = 0;
+	mpi_delay_ns = profile.delay;
+	for (uint32_t k = 0; k < comm->nranks; k++)
+		comms[0].session_of[k] = k;
 	for (uint32_t k = 0; k < comm->nranks; k++)
 		nnodes = comm->node_of[k] < nnodes ? nnodes : comm->node_of[k] + 1;
-	channel_begin();
-	nodes_begin();
+	nodes_begin(transports, TRANSPORT_INTERNODE);
 	for (uint32_t i = 0; i < n; i++) {
 		tasks[ntasks] = plans[i];
 		tasks[ntasks++].group = ++ngroups;
@@ -484,12 +359,11 @@ bool schedule_run(uint64_t seed)
 {
 	schedule_begin(seed);
 	choose_profile();
-	nnodes = 2 + below(NODES_MAX - 1);
-	ncomms = 1 + below(COMMS_MAX);
+	nnodes = 2 + below(NODES - 1);
+	ncomms = 1 + below(COMMS);
 	for (uint32_t i = 0; i < ncomms; i++)
 		choose_comm(i);
-	channel_begin();
-	nodes_begin();
+	nodes_begin(transports, TRANSPORT_INTERNODE);
 	plan_all();
 	expect_all();
 	run_until(begin_ns + REST_NS);

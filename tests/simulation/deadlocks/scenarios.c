@@ -97,7 +97,7 @@ static void a_failure_is_voted_on_meanwhile(void)
 	const struct task_plan plans[] = {RECV(0, 1), RECV(1, 0),
 					  COLLECTIVE(2, between(40, 120) * MS), RECV(3, 0),
 					  COLLECTIVE(4, 900 * MS)};
-	channel_delay(2, 0, between(5, 25) * MS);
+	mpi_delay(2, 0, between(5, 25) * MS);
 	schedule_play(&comm, plans, COUNT(plans));
 	all_told();
 }

@@ -1,71 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Derives from the seed the nodes, the communicators, what their processes post in which task
  * groups, and what goes wrong. */
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/timings.h"
 #include "launches.h"
 
 #define LOOK_NS	     (100 * MS)
-#define POSTED_BY_NS (1 * S)  /* all tasks are posted, and all deadlines have passed */
+#define POSTED_BY_NS (5 * S)  /* all tasks are posted, and all deadlines have passed */
 #define REST_NS	     (60 * S) /* NODE_ANSWER_NS may pass many times */
 #define END_NS	     (75 * S)
+#define GROUPS_MAX   30 /* per process, of at most 4 tasks: less than SVC_SOCKET_TASKS */
 
 struct profile profile;
-struct comm_plan comms[COMMS_MAX];
-uint32_t ncomms, nnodes;
-struct task tasks[TASKS_MAX];
+struct task_plan tasks[TASKS_MAX];
 uint32_t ntasks;
+bool sequencer_died;
 
-static uint64_t begin_ns;
 static uint32_t ngroups;
-static bool ending[COMMS_MAX];
 
-void trace(uint32_t node, const char *format, ...)
+bool comm_is_lost(uint32_t comm)
 {
-	va_list args;
-	if (!tracing)
-		return;
-	printf("%10.3f ms  node %u ", (double)(now_ns - begin_ns) / 1e6, node);
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	putchar('\n');
-}
-
-bool same_key(const struct operation_key *a, const struct operation_key *b)
-{
-	return operation_same(a, b);
+	for (uint32_t k = 0; k < comms[comm].nranks; k++)
+		if (sequencer_died && !nodes[comms[comm].node_of[k]].alive)
+			return true;
+	return false;
 }
 
 /* ---- Communicators ---- */
 
+static void add_rank(struct comm_plan *p, uint32_t node, uint32_t process)
+{
+	p->node_of[p->nranks] = node;
+	p->session_of[p->nranks++] = node * PROCESSES + process;
+}
+
 static void choose_comm(struct comm_plan *p, uint64_t id)
 {
 	uint32_t all[NODES_MAX];
-	memset(p, 0, sizeof(*p));
-	p->id = id;
-	p->nnodes = 2 + below(nnodes - 1);
+	const uint32_t n = 2 + below(nnodes - 1);
+	*p = (struct comm_plan){.id = id};
 	for (uint32_t k = 0; k < nnodes; k++)
 		all[k] = k;
-	for (uint32_t i = 0; i < p->nnodes; i++) {
-		const uint32_t k = i + below(nnodes - i);
-		p->nodes[i] = all[k];
+	for (uint32_t i = 0; i < n; i++) {
+		const uint32_t k = i + below(nnodes - i), node = all[k];
 		all[k] = all[i];
+		all[i] = node;
+		add_rank(p, node, 0);
 	}
-	/* Ranks are assigned node by node; second processes get the last ones. */
-	for (uint32_t i = 0; i < p->nnodes; i++) {
-		p->process_of[p->nranks] = 0;
-		p->place_of[p->nranks++] = i;
-	}
-	for (uint32_t i = 0; i < p->nnodes; i++)
-		if (chance(25)) {
-			p->process_of[p->nranks] = 1;
-			p->place_of[p->nranks++] = i;
-		}
+	/* Second processes get the last ranks. */
+	for (uint32_t i = 0; i < n; i++)
+		if (chance(25))
+			add_rank(p, all[i], 1);
 }
 
 /* ---- Programs ---- */
@@ -75,7 +61,7 @@ struct step {
 	uint32_t comm;
 	bool pair;
 	uint32_t a, b; /* ranks */
-	struct svc_record record;
+	uint64_t count;
 };
 
 static struct step choose_step(uint32_t first, uint32_t count)
@@ -83,16 +69,12 @@ static struct step choose_step(uint32_t first, uint32_t count)
 	struct step s = {.comm = first + below(count)};
 	const struct comm_plan *p = &comms[s.comm];
 	s.pair = chance(30);
-	s.record = (struct svc_record){.op = NCCLSVC_ALL_REDUCE,
-				       .type = NCCLSVC_FLOAT32,
-				       .count = 1 + below(1000),
-				       .peer = -1};
+	s.count = 1 + below(1000);
 	if (s.pair) {
 		do {
 			s.a = below(p->nranks);
 			s.b = below(p->nranks);
-		} while (p->place_of[s.a] == p->place_of[s.b]);
-		s.record.op = NCCLSVC_SEND;
+		} while (p->node_of[s.a] == p->node_of[s.b]);
 	}
 	return s;
 }
@@ -100,41 +82,38 @@ static struct step choose_step(uint32_t first, uint32_t count)
 static void add_task(const struct step *s, uint32_t rank, uint32_t group)
 {
 	const struct comm_plan *p = &comms[s->comm];
-	struct task *t = &tasks[ntasks++];
-	*t = (struct task){.node = p->nodes[p->place_of[rank]],
-			   .comm = s->comm,
-			   .rank = rank,
-			   .process = p->process_of[rank],
-			   .group = group,
-			   .pair = s->pair,
-			   .sends = s->pair && rank == s->a,
-			   .peer = s->pair ? (rank == s->a ? s->b : s->a) : 0,
-			   .record = s->record};
-	if (s->pair && !t->sends)
-		t->record.op = NCCLSVC_RECV;
-	if (profile.strays && chance(2))
-		t->record.count++;
-	if (profile.deadlines && chance(80))
-		t->deadline = between(MS, 300 * MS);
+	const uint8_t op = !s->pair	  ? NCCLSVC_ALL_REDUCE
+			   : rank == s->a ? NCCLSVC_SEND
+					  : NCCLSVC_RECV;
+	const int32_t peer = !s->pair ? -1 : (int32_t)(rank == s->a ? s->b : s->a);
+	const uint64_t count = s->count + (profile.strays && chance(2));
+	const uint64_t timeout = profile.deadlines && chance(80) ? between(MS, 300 * MS) : 0;
+	tasks[ntasks++] =
+		(struct task_plan){.node = p->node_of[rank],
+				   .comm = s->comm,
+				   .rank = rank,
+				   .session = p->session_of[rank],
+				   .group = group,
+				   .pair = s->pair,
+				   .record = node_record(op, peer, s->comm, count, timeout)};
 }
 
-/* The process's rank in the step, or -1. */
-static int rank_in(const struct step *s, uint32_t node, uint32_t process)
+/* The session's rank in the step, or -1. */
+static int rank_in(const struct step *s, uint32_t session)
 {
 	const struct comm_plan *p = &comms[s->comm];
 	for (uint32_t k = 0; k < p->nranks; k++)
-		if (p->nodes[p->place_of[k]] == node && p->process_of[k] == process &&
-		    (!s->pair || k == s->a || k == s->b))
+		if (p->session_of[k] == session && (!s->pair || k == s->a || k == s->b))
 			return (int)k;
 	return -1;
 }
 
 /* Adds what one process posts of a group of steps. */
-static void add_group(const struct step *steps, uint32_t n, uint32_t node, uint32_t process)
+static void add_group(const struct step *steps, uint32_t n, uint32_t session)
 {
 	const uint32_t group = ++ngroups;
 	for (uint32_t i = 0; i < n; i++) {
-		const int rank = rank_in(&steps[i], node, process);
+		const int rank = rank_in(&steps[i], session);
 		if (rank >= 0 && !(profile.strays && chance(2)))
 			add_task(&steps[i], (uint32_t)rank, group);
 	}
@@ -142,56 +121,58 @@ static void add_group(const struct step *steps, uint32_t n, uint32_t node, uint3
 
 /* ---- Posting ---- */
 
-static void on_deadline(void *arg)
-{
-	struct task *t = *(struct task **)arg;
-	const ncclsvc_status st = {.result = NCCLSVC_TIMEOUT, .rank_a = -1, .rank_b = -1};
-	if (!nodes[t->node].alive)
-		return;
-	order_fail(t, &st);
-	node_launch(&nodes[t->node]);
-}
-
 static void on_cancel(void *arg)
 {
-	struct task *t = *(struct task **)arg;
-	const ncclsvc_status st = {.result = NCCLSVC_CANCELLED, .rank_a = -1, .rank_b = -1};
-	if (!nodes[t->node].alive)
+	struct task_plan *t = &tasks[*(uint32_t *)arg];
+	const struct task *real = nodes[t->node].alive
+					  ? node_task(t->node, t->comm, t->rank, *(uint32_t *)arg)
+					  : NULL;
+	if (!real)
 		return;
-	order_fail(t, &st);
-	node_launch(&nodes[t->node]);
+	t->cancelled = true;
+	node_cancel(t->node, SVC_CANCEL_TASK, real->uid);
 }
 
-static void at_for(uint64_t time, void (*f)(void *arg), struct task *t)
+static void on_turn(void *arg)
 {
-	struct task **arg = make(sizeof(struct task *));
-	*arg = t;
-	at(time, -1, f, arg);
+	node_turn(*(uint32_t *)arg);
 }
 
 /* Posts the group that begins with that task. */
 static void on_post(void *arg)
 {
-	struct task *first = *(struct task **)arg, *end = first, *last = NULL;
-	if (!nodes[first->node].alive)
-		return;
-	for (; end < tasks + ntasks && end->group == first->group; end++) {
-		order_post(end);
-		if (end->place != IN_QUEUE)
-			continue;
-		if (end->deadline)
-			at_for(now_ns + end->deadline, on_deadline, end);
+	const uint32_t first = *(uint32_t *)arg;
+	for (uint32_t i = first; i < ntasks && tasks[i].group == tasks[first].group; i++) {
+		struct task_plan *t = &tasks[i];
+		const bool more = i + 1 < ntasks && tasks[i + 1].group == t->group;
+		struct command c = {.kind = COMMAND_TASK,
+				    .session = t->session,
+				    .task = {.serial = i, .record = t->record}};
+		if (!nodes[t->node].alive)
+			return;
+		c.task.record.flags = more ? SVC_TASK_MORE : 0;
+		t->posted = true;
+		t->posted_ns = now_ns;
+		if (t->record.timeout_ns)
+			at_number(now_ns + t->record.timeout_ns, on_turn, t->node, 0);
 		if (profile.cancels && chance(3))
-			at_for(now_ns + between(0, 100 * MS), on_cancel, end);
-		if (last)
-			last->next_in_group = end;
-		else
-			first = end;
-		last = end;
+			at_number(now_ns + between(0, 100 * MS), on_cancel, i, 0);
+		node_command(t->node, &c);
 	}
-	if (last && last != first)
-		last->next_in_group = first;
-	node_launch(&nodes[first->node]);
+}
+
+void program_told(uint32_t session, uint32_t serial, const ncclsvc_status *st)
+{
+	struct task_plan *t = &tasks[serial];
+	if (t->session != session || t->told)
+		fail("task %u ends twice, or in another session", serial);
+	if (nodes[t->node].ends)
+		return;
+	trace(t->node, "rank %u of communicator %u: task %u ends with %d", t->rank, t->comm, serial,
+	      st->result);
+	t->told = true;
+	t->told_ns = now_ns;
+	t->status = *st;
 }
 
 /* Posts the program of one process, group by group; strays swap two of them. */
@@ -208,14 +189,14 @@ static void post_program(uint32_t from, uint64_t time, uint64_t gap)
 			starts[i] = other;
 		}
 	for (uint32_t i = 0; i < n; i++)
-		at_for(time += between(0, gap), on_post, &tasks[starts[i]]);
+		at_number(time += between(0, gap), on_post, starts[i], 0);
 }
 
 /* Creates the program for communicators first .. first + count - 1. */
 static void make_program(uint32_t first, uint32_t count, uint64_t time)
 {
-	struct step steps[64][4];
-	uint32_t sizes[64], n = 1 + below(chance(70) ? 8 : 40);
+	struct step steps[GROUPS_MAX][4];
+	uint32_t sizes[GROUPS_MAX], n = 1 + below(chance(70) ? 8 : GROUPS_MAX);
 	const uint32_t largest = 1 + below(4);
 	const uint64_t gap = chance(50) ? MS / 10 : 5 * MS;
 	for (uint32_t g = 0; g < n; g++) {
@@ -223,100 +204,60 @@ static void make_program(uint32_t first, uint32_t count, uint64_t time)
 		for (uint32_t i = 0; i < sizes[g]; i++)
 			steps[g][i] = choose_step(first, count);
 	}
-	for (uint32_t node = 0; node < nnodes; node++)
-		for (uint32_t process = 0; process < PROCESSES; process++) {
-			const uint32_t from = ntasks;
-			for (uint32_t g = 0; g < n && ntasks < TASKS_MAX - 4; g++)
-				add_group(steps[g], sizes[g], node, process);
-			post_program(from, time + between(0, 5 * MS), gap);
-		}
+	for (uint32_t session = 0; session < nnodes * PROCESSES; session++) {
+		const uint32_t from = ntasks;
+		for (uint32_t g = 0; g < n && ntasks < TASKS_MAX - 4; g++)
+			add_group(steps[g], sizes[g], session);
+		post_program(from, time + between(0, 5 * MS), gap);
+	}
 }
 
 /* ---- Beginnings and ends ---- */
 
-struct on_node {
-	uint32_t node, what;
-};
-
-static void at_node(uint64_t time, void (*f)(void *arg), uint32_t node, uint32_t what)
+void program_event(uint32_t node, const struct event *event)
 {
-	struct on_node *o = make(sizeof(*o));
-	*o = (struct on_node){node, what};
-	at(time, -1, f, o);
-}
-
-static void on_begin(void *arg)
-{
-	const struct on_node *o = arg;
-	node_comm_begin(o->node, o->what);
-	node_launch(&nodes[o->node]);
-}
-
-static void on_comm_look(void *arg)
-{
-	const struct on_node *o = arg;
-	if (!nodes[o->node].alive)
+	const bool gives_up = event->kind == EVENT_INTERNODE_FAILED;
+	if (!gives_up && event->kind != EVENT_EPOCH_DIRTY)
 		return;
-	node_comm_look(&nodes[o->node].comms[o->what]);
-	node_launch(&nodes[o->node]);
+	const uint32_t comm = gives_up ? event->internode.comm : event->epoch.comm;
+	trace(node, "%s communicator %u", gives_up ? "gives up" : "does not end in order", comm);
+	if (!comm_is_lost(comm))
+		fail(gives_up ? "node %u gives communicator %u up"
+			      : "node %u ends communicator %u without the sequencer's command",
+		     node, comm);
+	program_end_comm(comm);
 }
 
-static void on_end(void *arg)
+void program_round(struct scheduler *sched)
 {
-	const struct on_node *o = arg;
-	node_comm_end(o->node, o->what);
-	at_node(now_ns + EPOCH_CLOSE_NS, on_comm_look, o->node, o->what);
-}
-
-void program_end_comm(uint32_t comm)
-{
-	const struct comm_plan *p = &comms[comm];
-	if (ending[comm])
-		return;
-	ending[comm] = true;
-	for (uint32_t i = 0; i < p->nnodes; i++)
-		at_node(now_ns + between(0, 50 * MS), on_end, p->nodes[i], comm);
+	(void)sched;
 }
 
 static void on_end_early(void *arg)
 {
-	program_end_comm(((struct on_node *)arg)->what);
+	program_end_comm(*(uint32_t *)arg);
 }
 
-static void on_learn_loss(void *arg)
+static uint32_t sequencer_of(const struct node *n)
 {
-	const struct on_node *o = arg;
-	node_learn_loss(o->node, o->what);
+	uint32_t node = 0;
+	while (node < nnodes - 1 && n->lost[node])
+		node++;
+	return node;
 }
 
 static void on_death(void *arg)
 {
-	const uint32_t lost = ((struct on_node *)arg)->node;
-	trace(lost, "is lost");
+	const uint32_t lost = *(uint32_t *)arg;
 	for (uint32_t k = 0; k < nnodes; k++)
 		sequencer_died |= nodes[k].alive && sequencer_of(&nodes[k]) == lost;
-	nodes[lost].alive = false;
-	channel_lose(lost);
-	for (uint32_t k = 0; k < nnodes; k++)
-		if (k != lost)
-			at_node(now_ns + between(MS, 150 * MS), on_learn_loss, k, lost);
-}
-
-static void on_look(void *arg)
-{
-	const uint32_t node = ((struct on_node *)arg)->node;
-	if (!nodes[node].alive)
-		return;
-	sequencers_look(node);
-	if (now_ns < begin_ns + END_NS)
-		at_node(now_ns + LOOK_NS, on_look, node, 0);
+	node_lose(lost);
 }
 
 static void begin_comms(uint32_t first, uint32_t count, uint64_t time)
 {
 	for (uint32_t i = first; i < first + count; i++)
-		for (uint32_t p = 0; p < comms[i].nnodes; p++)
-			at_node(time + between(0, 20 * MS), on_begin, comms[i].nodes[p], i);
+		comm_begin(i, time, time + 20 * MS);
 	make_program(first, count, time + 20 * MS);
 }
 
@@ -324,8 +265,8 @@ static void begin_comms(uint32_t first, uint32_t count, uint64_t time)
 
 static void choose_profile(void)
 {
-	profile = (struct profile){.delay = chance(50) ? 2 * MS : 30 * MS,
-				   .strays = chance(40),
+	mpi_delay_ns = chance(50) ? 2 * MS : 30 * MS;
+	profile = (struct profile){.strays = chance(40),
 				   .deadlines = chance(40),
 				   .cancels = chance(25),
 				   .leaves = chance(15),
@@ -336,26 +277,20 @@ static void choose_profile(void)
 
 static void begin(uint64_t seed)
 {
-	time_begin(seed);
-	begin_ns = now_ns;
-	failure[0] = 0;
+	schedulers_begin(seed);
 	ntasks = ngroups = 0;
-	memset(ending, 0, sizeof(ending));
+	sequencer_died = false;
 }
 
 static void begin_nodes(void)
 {
-	channel_begin();
 	check_begin();
-	nodes_begin(nnodes);
-	for (uint32_t k = 0; k < nnodes; k++)
-		for (uint32_t i = 0; i < ncomms; i++) {
-			struct local_comm *s = &nodes[k].comms[i];
-			s->plan = &comms[i];
-			s->index = i;
-			s->node = k;
-		}
-	sequencers_begin();
+	nodes_begin(launch_transports, TRANSPORT_NCCL);
+	memset(sequencer_held, 0, sizeof(sequencer_held));
+	for (uint32_t k = 0; k < nnodes; k++) {
+		node_look(k, LOOK_NS, begin_ns + POSTED_BY_NS);
+		node_look(k, S, begin_ns + END_NS);
+	}
 }
 
 /* Some communicators begin later, perhaps after a loss. */
@@ -365,18 +300,11 @@ static void plan_all(void)
 	begin_comms(0, early, begin_ns);
 	if (early < ncomms)
 		begin_comms(early, ncomms - early, begin_ns + between(0, 300 * MS));
-	for (uint32_t k = 0; k < nnodes; k++)
-		at_node(now_ns + between(0, LOOK_NS), on_look, k, 0);
 	if (profile.leaves)
-		at_node(now_ns + between(0, 100 * MS), on_end_early, 0, below(ncomms));
+		at_number(now_ns + between(0, 100 * MS), on_end_early, below(ncomms), 0);
 	if (profile.dies)
-		at_node(now_ns + between(0, 200 * MS), on_death, chance(40) ? 0 : below(nnodes), 0);
-}
-
-static void run_until(uint64_t time)
-{
-	if (!time_run(time - now_ns))
-		fail("the schedule does not come to rest");
+		at_number(now_ns + between(0, 200 * MS), on_death, chance(40) ? 0 : below(nnodes),
+			  0);
 }
 
 static bool run_to_end(void)
@@ -384,16 +312,7 @@ static bool run_to_end(void)
 	run_until(begin_ns + REST_NS);
 	if (!failure[0])
 		check_rest();
-	for (uint32_t i = 0; i < ncomms; i++)
-		program_end_comm(i);
-	if (!failure[0])
-		run_until(begin_ns + END_NS);
-	if (!failure[0])
-		check_end();
-	nodes_end();
-	sequencers_end();
-	time_end();
-	return !failure[0];
+	return schedulers_end(begin_ns + END_NS, check_end);
 }
 
 bool schedule_run(uint64_t seed)
@@ -413,32 +332,28 @@ bool schedule_run(uint64_t seed)
 
 static void circle_post(uint32_t node, uint32_t comm, uint32_t group)
 {
-	const struct step s = {
-		.comm = comm,
-		.record = {
-			.op = NCCLSVC_ALL_REDUCE, .type = NCCLSVC_FLOAT32, .count = 8, .peer = -1}};
+	const struct step s = {.comm = comm, .count = 8};
 	add_task(&s, node, group);
-	tasks[ntasks - 1].deadline = 100 * MS;
+	tasks[ntasks - 1].record.timeout_ns = 100 * MS;
 	if (ntasks == 1 || tasks[ntasks - 2].group != group)
-		at_for(begin_ns + (20 + group) * MS, on_post, &tasks[ntasks - 1]);
+		at_number(begin_ns + (20 + group) * MS, on_post, ntasks - 1, 0);
 }
 
 /* Node 0 has the first operations of both communicators in one group, and then the second ones;
  * node 1 has the first of one communicator together with the second of the other. */
 static void circle_plan(void)
 {
-	profile = (struct profile){.delay = 2 * MS};
+	profile = (struct profile){0};
+	mpi_delay_ns = 2 * MS;
 	nnodes = ncomms = 2;
-	for (uint32_t i = 0; i < ncomms; i++)
-		comms[i] = (struct comm_plan){.id = 100 + i,
-					      .nnodes = 2,
-					      .nodes = {0, 1},
-					      .nranks = 2,
-					      .place_of = {0, 1}};
+	for (uint32_t i = 0; i < ncomms; i++) {
+		comms[i] = (struct comm_plan){.id = 100 + i};
+		add_rank(&comms[i], 0, 0);
+		add_rank(&comms[i], 1, 0);
+	}
 	begin_nodes();
 	for (uint32_t i = 0; i < ncomms; i++)
-		for (uint32_t node = 0; node < nnodes; node++)
-			at_node(begin_ns, on_begin, node, i);
+		comm_begin(i, begin_ns, begin_ns);
 	circle_post(0, 0, 1);
 	circle_post(0, 1, 1);
 	circle_post(0, 0, 2);
@@ -447,8 +362,6 @@ static void circle_plan(void)
 	circle_post(1, 0, 4);
 	circle_post(1, 1, 4);
 	circle_post(1, 0, 5);
-	for (uint32_t node = 0; node < nnodes; node++)
-		at_node(begin_ns, on_look, node, 0);
 }
 
 bool circle_run(uint64_t seed)
