@@ -14,12 +14,12 @@
 static void tell(struct coord *c, const struct rendezvous *r, enum control_kind kind,
 		 const void *body, size_t size)
 {
-	bool told[CLUSTER_NODES_MAX] = {false};
+	bool notified[CLUSTER_NODES_MAX] = {false};
 	for (uint32_t k = 0; k < r->nranks; k++) {
 		const struct member_slot *s = &r->members[k];
-		if (s->state == SLOT_FREE || told[s->node])
+		if (s->state == SLOT_FREE || notified[s->node])
 			continue;
-		told[s->node] = true;
+		notified[s->node] = true;
 		coord_send(c, s->node, kind, body, size);
 	}
 }
@@ -43,18 +43,18 @@ static bool knows_all_members(const struct rendezvous *r)
 	return true;
 }
 
-static void tell_once(struct coord *c, uint32_t node, const struct control_break *b, bool *told)
+static void tell_once(struct coord *c, uint32_t node, const struct control_break *b, bool *notified)
 {
-	if (!told[node] && !coord_is_gone(c, node))
+	if (!notified[node] && !coord_is_gone(c, node))
 		coord_send(c, node, CONTROL_BREAK, b, sizeof(*b));
-	told[node] = true;
+	notified[node] = true;
 }
 
 /* Sends to all nodes that have or had members, and to one more. */
 static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoch, int32_t rank,
 		      uint32_t also)
 {
-	bool told[CLUSTER_NODES_MAX] = {false};
+	bool notified[CLUSTER_NODES_MAX] = {false};
 	const int32_t pid = rank >= 0 ? r->members[rank].pid : 0; /* of the member that has left */
 	struct control_break b = {.epoch = epoch,
 				  .result = pid ? NCCLSVC_PEER_GONE : NCCLSVC_STALE_EPOCH,
@@ -63,11 +63,11 @@ static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoc
 				  .node = -1,
 				  .renewed = true};
 	memcpy(b.id, r->id, sizeof(b.id));
-	tell_once(c, also, &b, told);
+	tell_once(c, also, &b, notified);
 	for (uint32_t node = 0; node < c->n && !knows_all_members(r); node++)
-		tell_once(c, node, &b, told);
+		tell_once(c, node, &b, notified);
 	for (uint32_t k = 0; k < r->nranks; k++)
-		tell_once(c, r->members[k].node, &b, told);
+		tell_once(c, r->members[k].node, &b, notified);
 }
 
 /* A newcomer needs an epoch with all members, or not all nodes know of this one. The newcomer's

@@ -211,12 +211,12 @@ static void tell_begun(struct comms *s, const struct communicator *m)
 {
 	const struct control_start *start = m->begun;
 	const size_t size = sizeof(*start) + m->nranks * sizeof(start->members[0]);
-	bool told[CLUSTER_NODES_MAX] = {false};
+	bool notified[CLUSTER_NODES_MAX] = {false};
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		const uint32_t node = start->members[k].node;
-		if (node != s->coord.me && !told[node])
+		if (node != s->coord.me && !notified[node])
 			remote_send(s, node, CONTROL_START, start, size);
-		told[node] = true;
+		notified[node] = true;
 	}
 }
 
