@@ -175,18 +175,18 @@ void remote_refused(struct communicator *m, int result, const char *text)
 	tell_rendezvous(m, CONTROL_REFUSE, &r, sizeof(r));
 }
 
-void remote_part_refused(struct comms *s, const struct control_part *part, uint32_t uid,
-			 int32_t pid, int result, const char *text)
+void remote_subcomm_refused(struct comms *s, const struct control_subcomm *subcomm, uint32_t uid,
+			    int32_t pid, int result, const char *text)
 {
-	struct control_refuse r = {.rank = part->rank,
+	struct control_refuse r = {.rank = subcomm->rank,
 				   .result = result,
 				   .pid = pid,
-				   .nranks = part->nranks,
+				   .nranks = subcomm->nranks,
 				   .uid = uid,
-				   .part = true};
-	memcpy(r.id, part->id, sizeof(r.id));
+				   .subcomm = true};
+	memcpy(r.id, subcomm->id, sizeof(r.id));
 	snprintf(r.text, sizeof(r.text), "%s", text);
-	remote_send(s, rendezvous_of(&s->coord, part->id), CONTROL_REFUSE, &r, sizeof(r));
+	remote_send(s, rendezvous_of(&s->coord, subcomm->id), CONTROL_REFUSE, &r, sizeof(r));
 }
 
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, enum withdrawal why)

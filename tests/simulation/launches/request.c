@@ -334,7 +334,7 @@ static struct request_entry entry_of(const struct match *m)
 	return (struct request_entry){
 		.internode_id = s->plan->id,
 		.key = m->key,
-		.nparts = pair ? 2 : s->plan->nnodes,
+		.nvoters = pair ? 2 : s->plan->nnodes,
 		.place = pair ? !m->tasks[0]->sends : s->me,
 		.rank = (int32_t)m->tasks[0]->rank,
 		.count = m->ntasks,
