@@ -17,24 +17,24 @@ uint64_t agreement(enum agreed what, uint64_t digest)
 static ncclsvc_result explain_refusal(struct ncclsvc_request *r, const ncclsvc_status *st)
 {
 	char text[SVC_DESCRIPTION_BYTES];
-	struct error told;
-	error_keep(&told);
+	struct error kept;
+	error_keep(&kept);
 	refusal_read(r->lists, st, text);
 	if (!text[0])
-		return error_again(&told);
-	return error_set_status(st, "%s; it says: %s", told.text, text);
+		return error_again(&kept);
+	return error_set_status(st, "%s; it says: %s", kept.text, text);
 }
 
 static ncclsvc_result explain_tensors(struct ncclsvc_request *r, const ncclsvc_status *st)
 {
 	char text[LOST_TEXT];
-	struct error told;
+	struct error kept;
 	const uint64_t own =
 		agreement(agreed_of(st->value_a), digest_tensors(r->list.tensors, r->list.n));
-	error_keep(&told);
+	error_keep(&kept);
 	return lists_compare(r->lists, &r->list, own, st, text, sizeof(text))
 		       ? error_set_status(st, "%s", text)
-		       : error_again(&told);
+		       : error_again(&kept);
 }
 
 ncclsvc_result agreement_explain(struct ncclsvc_request *r, ncclsvc_task task,

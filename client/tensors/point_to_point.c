@@ -211,11 +211,11 @@ static ncclsvc_result prepare_send(struct ncclsvc_request *r, const ncclsvc_mess
 /* All members get this result; the sentence is the one that the callback has left. */
 static ncclsvc_result allocate_failed(struct ncclsvc_request *r, ncclsvc_result result)
 {
-	const int told = svc_refusal_result(svc_refusal(result, NCCLSVC_REFUSAL_ALLOCATE));
+	const int reported = svc_refusal_result(svc_refusal(result, NCCLSVC_REFUSAL_ALLOCATE));
 	const char *why = ncclsvc_last_error();
 	r->refusal = NCCLSVC_REFUSAL_ALLOCATE;
-	return error_set((ncclsvc_result)told, "the receiver's allocate callback failed: %s",
-			 *why ? why : svc_result_meaning(told));
+	return error_set((ncclsvc_result)reported, "the receiver's allocate callback failed: %s",
+			 *why ? why : svc_result_meaning(reported));
 }
 
 /* Lets the receiver allocate memory for the shapes, which are now known. */

@@ -20,8 +20,8 @@
  * register its members of the epochs that run. Then it handles JOINs without. */
 #define NODES_REGISTER_NS	 UINT64_C(3000000000)
 /* A rendezvous without members is kept at least this long (comm_idle_seconds may be shorter), so
- * that the rendezvous of a SPLIT's part that cannot begin can refuse late JOINs. The same holds for
- * a coordinator that received requests before its epoch's START. */
+ * that the rendezvous of a SPLIT's subcommunicator that cannot begin can refuse late JOINs. The
+ * same holds for a coordinator that received requests before its epoch's START. */
 #define RENDEZVOUS_KEPT_NS	 UINT64_C(60000000000)
 /* After this interval, the sequencer tells the nodes that wait for an operation on GPUs which nodes
  * have requested it, so that inspection can name those that have not. */

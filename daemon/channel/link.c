@@ -23,8 +23,8 @@ struct link {
 	struct cluster *cluster;
 	uv_tcp_t tcp;
 	uv_connect_t connect;
-	int node;  /* -1: not known yet */
-	bool told; /* this node's HELLO was sent */
+	int node; /* -1: not known yet */
+	bool hello_sent;
 	bool closing;
 	const char *failure; /* why it must be lost; NULL: it must not */
 	size_t used;	     /* of buffer */
@@ -181,7 +181,7 @@ static void say_hello(struct link *l)
 	struct cluster *c = l->cluster;
 	struct control_hello h = {.magic = LINK_MAGIC, .node = c->me};
 	memcpy(h.key, c->nodes[0].info.key, sizeof(h.key));
-	l->told = true;
+	l->hello_sent = true;
 	write_frame(l, CONTROL_HELLO, &h, sizeof(h));
 }
 
@@ -199,8 +199,8 @@ static bool same_key(const uint8_t *a, const uint8_t *b)
 static void take_hello(struct link *l, const struct control_hello *h)
 {
 	struct cluster *c = l->cluster;
-	bool expected = l->told ? h->node < c->me && l->connect.data == &c->nodes[h->node]
-				: h->node > c->me && h->node < c->n;
+	bool expected = l->hello_sent ? h->node < c->me && l->connect.data == &c->nodes[h->node]
+				      : h->node > c->me && h->node < c->n;
 	if (h->magic != LINK_MAGIC || !expected || !same_key(h->key, c->nodes[0].info.key) ||
 	    c->nodes[h->node].link || c->nodes[h->node].gone) {
 		log_warning("refused a connection to the cluster's port: its peer is not a node of "
@@ -212,7 +212,7 @@ static void take_hello(struct link *l, const struct control_hello *h)
 	c->nodes[h->node].link = l;
 	c->nodes[h->node].last_seen_ns = clock_now();
 	c->connected++;
-	if (!l->told)
+	if (!l->hello_sent)
 		say_hello(l);
 }
 

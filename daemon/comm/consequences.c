@@ -184,11 +184,12 @@ uint64_t consequences_log(struct comms *s, uint64_t now)
 	for (struct failure *f = s->failures.all; f; f = f->hh.next) {
 		if (f->pidfd >= 0)
 			look_again(s, f);
-		const bool new = f->told_ended != f->info.ended || f->told_comms != f->info.comms;
+		const bool new =
+			f->logged_ended != f->info.ended || f->logged_comms != f->info.comms;
 		if (f->logged && new)
 			log_followed(f);
-		f->told_ended = f->info.ended;
-		f->told_comms = f->info.comms;
+		f->logged_ended = f->info.ended;
+		f->logged_comms = f->info.comms;
 	}
 	return 0;
 }

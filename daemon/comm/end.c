@@ -31,17 +31,17 @@ static void tell_end(struct communicator *m, uint32_t k, const ncclsvc_status *w
 	session_comm_event(member->session, &ev);
 }
 
-/* ended: the rank that the epoch lacks, or -1; told: what members are told. */
+/* ended: the rank that the epoch lacks, or -1; reported: the status that members get. */
 static void end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why,
-		      int32_t ended, const ncclsvc_status *told, int32_t told_rank)
+		      int32_t ended, const ncclsvc_status *reported, int32_t reported_rank)
 {
 	const uint32_t node = lost_node(why);
-	const bool failure = recorder_dump_wanted(m, told);
-	comm_event_for(m, cause, told);
+	const bool failure = recorder_dump_wanted(m, reported);
+	comm_event_for(m, cause, reported);
 	if (failure)
-		recorder_dump_for(m, told);
-	comm_split_failed(m, told->result, told_rank);
-	plan_commit_failed(m, told->result, told_rank);
+		recorder_dump_for(m, reported);
+	comm_split_failed(m, reported->result, reported_rank);
+	plan_commit_failed(m, reported->result, reported_rank);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct member *member = &m->members[k];
 		bool gone = (int32_t)k == ended && why->result == NCCLSVC_PEER_GONE && !node;
@@ -50,7 +50,7 @@ static void end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const n
 			member->state = dead ? NCCLSVC_MEMBER_DEAD : NCCLSVC_MEMBER_BROKEN;
 		}
 		if (comm_takes_part(member))
-			tell_end(m, k, told, told_rank);
+			tell_end(m, k, reported, reported_rank);
 	}
 }
 
@@ -88,13 +88,13 @@ static void break_after(struct communicator *m, ncclsvc_epoch_cause cause, int r
 	};
 	if (reason == NCCLSVC_WORKER_LOST)
 		name_worker(m, &why);
-	ncclsvc_status told = why;
+	ncclsvc_status reported = why;
 	if (m->life.state == NCCLSVC_EPOCH_LEFT)
 		comm_event_for(m, cause, &why);
 	if (!epoch_runs(&m->life))
 		return;
-	report_epoch(m, &told, first);
-	end_epoch(m, cause, &why, rank, &told, told.rank_a);
+	report_epoch(m, &reported, first);
+	end_epoch(m, cause, &why, rank, &reported, reported.rank_a);
 }
 
 void comm_break_for(struct communicator *m, ncclsvc_epoch_cause cause, int reason, int32_t rank,

@@ -117,14 +117,14 @@ static void tell_epoch(struct communicator *m, enum control_kind kind, const voi
 {
 	struct comms *s = m->comms;
 	const uint32_t others[] = {m->coordinator, rendezvous_of_comm(m)};
-	bool told[CLUSTER_NODES_MAX] = {false};
+	bool notified[CLUSTER_NODES_MAX] = {false};
 	bool here = false;
 	for (uint32_t k = 0; k < m->nranks + 2; k++) {
 		const uint32_t node =
 			k < m->nranks ? m->begun->members[k].node : others[k - m->nranks];
-		if (node != s->coord.me && !told[node])
+		if (node != s->coord.me && !notified[node])
 			remote_send(s, node, kind, body, size);
-		told[node] = true;
+		notified[node] = true;
 		here |= k >= m->nranks && node == s->coord.me;
 	}
 	if (here)
@@ -175,18 +175,18 @@ void remote_refused(struct communicator *m, int result, const char *text)
 	tell_rendezvous(m, CONTROL_REFUSE, &r, sizeof(r));
 }
 
-void remote_part_refused(struct comms *s, const struct control_part *part, uint32_t uid,
-			 int32_t pid, int result, const char *text)
+void remote_subcomm_refused(struct comms *s, const struct control_subcomm *subcomm, uint32_t uid,
+			    int32_t pid, int result, const char *text)
 {
-	struct control_refuse r = {.rank = part->rank,
+	struct control_refuse r = {.rank = subcomm->rank,
 				   .result = result,
 				   .pid = pid,
-				   .nranks = part->nranks,
+				   .nranks = subcomm->nranks,
 				   .uid = uid,
-				   .part = true};
-	memcpy(r.id, part->id, sizeof(r.id));
+				   .subcomm = true};
+	memcpy(r.id, subcomm->id, sizeof(r.id));
 	snprintf(r.text, sizeof(r.text), "%s", text);
-	remote_send(s, rendezvous_of(&s->coord, part->id), CONTROL_REFUSE, &r, sizeof(r));
+	remote_send(s, rendezvous_of(&s->coord, subcomm->id), CONTROL_REFUSE, &r, sizeof(r));
 }
 
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, enum withdrawal why)
@@ -239,7 +239,7 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all
 {
 	struct comms *s = m->comms;
 	const uint32_t first = rendezvous_of_comm(m), me = s->coord.me;
-	bool told[CLUSTER_NODES_MAX] = {false};
+	bool notified[CLUSTER_NODES_MAX] = {false};
 	struct control_break b = {
 		.epoch = m->start->epoch,
 		.result = result,
@@ -248,15 +248,15 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all
 		.node = -1,
 	};
 	memcpy(b.id, m->id, sizeof(b.id));
-	told[me] = told[first] = true;
+	notified[me] = notified[first] = true;
 	remote_send(s, first, CONTROL_BREAK, &b, sizeof(b));
 	if (first != me && m->start->members[0].node == me) /* this node has the coordinator */
 		remote_send(s, me, CONTROL_BREAK, &b, sizeof(b));
 	for (uint32_t k = 0; all && k < m->nranks; k++) {
 		const uint32_t node = m->start->members[k].node;
-		if (!told[node])
+		if (!notified[node])
 			remote_send(s, node, CONTROL_BREAK, &b, sizeof(b));
-		told[node] = true;
+		notified[node] = true;
 	}
 }
 

@@ -29,8 +29,8 @@ void remote_join(struct communicator *m, uint32_t rank);
 void remote_refused(struct communicator *m, int result, const char *text);
 /* A local member (pid 0: it is gone) cannot join its part of a SPLIT, so the others cannot either.
  */
-void remote_part_refused(struct comms *s, const struct control_part *part, uint32_t uid,
-			 int32_t pid, int result, const char *text);
+void remote_subcomm_refused(struct comms *s, const struct control_subcomm *subcomm, uint32_t uid,
+			    int32_t pid, int result, const char *text);
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, enum withdrawal why);
 /* The epoch has ended because of this rank (-1: none) or that node (-1: none). */
 void remote_break(struct communicator *m, int result, int32_t rank, int32_t node);

@@ -33,7 +33,7 @@ void plan_discard(struct account *a, struct plan *p);
 
 void comm_split(struct session *c, uint32_t serial, const struct svc_split *r);
 /* m: the communicator being split; NULL: its epoch has ended on this node. */
-void comm_split_parts(struct comms *s, struct communicator *m, const struct control_result *p);
+void comm_split_subcomms(struct comms *s, struct communicator *m, const struct control_result *p);
 
 /* ---- plan.c ---- */
 

@@ -79,82 +79,86 @@ void comm_split(struct session *c, uint32_t serial, const struct svc_split *r)
 
 /* ---- The result ---- */
 
-/* The other members of the parts, which may be lost before the parts begin. */
+/* The other members of the subcommunicators, which may be lost before the subcommunicators begin.
+ */
 static void note_nodes(struct comms *s, const struct control_result *p)
 {
 	for (uint32_t k = 0; k < p->count; k++) {
-		const struct control_part_of *other = &p->parts[k];
-		struct communicator *part =
-			other->node != s->coord.me ? comm_find(s, other->part.id) : NULL;
-		if (part && other->part.rank < part->nranks)
-			part->members[other->part.rank].node = (int32_t)other->node;
+		const struct control_subcomm_of *other = &p->subcomms[k];
+		struct communicator *subcomm =
+			other->node != s->coord.me ? comm_find(s, other->subcomm.id) : NULL;
+		if (subcomm && other->subcomm.rank < subcomm->nranks)
+			subcomm->members[other->subcomm.rank].node = (int32_t)other->node;
 	}
 }
 
 static bool lacks_node(const struct comms *s, const struct control_result *p)
 {
 	for (uint32_t k = 0; k < p->count; k++)
-		if (coord_is_gone(&s->coord, p->parts[k].node))
+		if (coord_is_gone(&s->coord, p->subcomms[k].node))
 			return true;
 	return false;
 }
 
-/* Is a member of the part on a node that is gone? */
-static bool part_lacks_node(const struct comms *s, const struct control_result *p,
-			    const struct control_part *part)
+/* Is a member of the subcommunicator on a node that is gone? */
+static bool subcomm_lacks_node(const struct comms *s, const struct control_result *p,
+			       const struct control_subcomm *subcomm)
 {
 	for (uint32_t k = 0; k < p->count; k++)
-		if (!memcmp(p->parts[k].part.id, part->id, sizeof(part->id)) &&
-		    coord_is_gone(&s->coord, p->parts[k].node))
+		if (!memcmp(p->subcomms[k].subcomm.id, subcomm->id, sizeof(subcomm->id)) &&
+		    coord_is_gone(&s->coord, p->subcomms[k].node))
 			return true;
 	return false;
 }
 
-/* Without a name of its users, the part has the parent's, shortened to have room for which part of
- * which of the epoch's splits it is. */
-static void name_part(struct communicator *part, const struct communicator *m,
-		      const struct session *c, const struct split_request *r)
+/* Without a name of its users, the subcommunicator has the parent's, shortened to have room for
+ * which subcommunicator of which of the epoch's splits it is. */
+static void name_subcomm(struct communicator *subcomm, const struct communicator *m,
+			 const struct session *c, const struct split_request *r)
 {
 	char which[NCCLSVC_NAME_BYTES], text[2 * NCCLSVC_NAME_BYTES];
 	const int n =
 		snprintf(which, sizeof(which), "/split %u colour %d", m->split_round, r->colour);
-	snprintf(text, sizeof(text), "%.*s%s", (int)sizeof(part->label) - 1 - n, m->label, which);
-	if (!part->occupied)
-		svc_label_copy(part->label, sizeof(part->label), text);
-	comm_name(part, c, r->label);
+	snprintf(text, sizeof(text), "%.*s%s", (int)sizeof(subcomm->label) - 1 - n, m->label,
+		 which);
+	if (!subcomm->occupied)
+		svc_label_copy(subcomm->label, sizeof(subcomm->label), text);
+	comm_name(subcomm, c, r->label);
 }
 
-/* Takes one member's slot in its part, and joins it. Returns a result, with a sentence. */
-static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
-		     const struct split_request *r, const struct control_result *all, bool lacks,
-		     char *text)
+/* Takes one member's slot in its subcommunicator, and joins it. Returns a result, with a sentence.
+ */
+static int join_subcomm(struct comms *s, struct communicator *m, uint32_t rank,
+			const struct split_request *r, const struct control_result *all, bool lacks,
+			char *text)
 {
-	const struct control_part *p = &all->parts[rank].part;
-	struct communicator *part = comm_find(s, p->id);
-	if (lacks && part_lacks_node(s, all, p)) {
+	const struct control_subcomm *p = &all->subcomms[rank].subcomm;
+	struct communicator *subcomm = comm_find(s, p->id);
+	if (lacks && subcomm_lacks_node(s, all, p)) {
 		snprintf(text, SVC_TEXT_BYTES,
 			 "a member's node was lost before the split was done");
 		return NCCLSVC_PEER_GONE;
 	}
-	if (!part && !(part = comm_create(s, p->id, p->nranks, m->account, text)))
+	if (!subcomm && !(subcomm = comm_create(s, p->id, p->nranks, m->account, text)))
 		return NCCLSVC_LIMIT;
-	if (part->nranks != p->nranks) {
-		snprintf(text, SVC_TEXT_BYTES, "another communicator has the part's name");
+	if (subcomm->nranks != p->nranks) {
+		snprintf(text, SVC_TEXT_BYTES,
+			 "another communicator has the subcommunicator's name");
 		return NCCLSVC_LIMIT;
 	}
 	const struct member *from = &m->members[rank];
-	uint32_t handle = comm_new_handle(from->session, part, (int32_t)p->rank);
+	uint32_t handle = comm_new_handle(from->session, subcomm, (int32_t)p->rank);
 	if (!handle) {
 		snprintf(text, SVC_TEXT_BYTES, "a session has at most %d communicators",
 			 SVC_SESSION_COMMS - 1);
-		comm_event(part, NCCLSVC_CAUSE_START_FAILED);
+		comm_event(subcomm, NCCLSVC_CAUSE_START_FAILED);
 		return NCCLSVC_LIMIT;
 	}
-	name_part(part, m, from->session, r);
-	part->cuda = m->cuda;
-	part->reply_opcode = SVC_SPLIT;
-	part->coordinator = m->coordinator;
-	part->members[p->rank] = (struct member){
+	name_subcomm(subcomm, m, from->session, r);
+	subcomm->cuda = m->cuda;
+	subcomm->reply_opcode = SVC_SPLIT;
+	subcomm->coordinator = m->coordinator;
+	subcomm->members[p->rank] = (struct member){
 		.state = NCCLSVC_MEMBER_JOINING,
 		.session = from->session,
 		.handle = handle,
@@ -166,12 +170,12 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 		.node = -1,
 		.fresh = true,
 	};
-	comm_join_deadline(s, &part->members[p->rank], r->deadline_ns);
-	peer_staging_take(&part->members[p->rank], r->staging);
-	part->occupied++;
-	part->joining++;
-	comm_event(part, NCCLSVC_CAUSE_JOINED);
-	remote_join(part, p->rank);
+	comm_join_deadline(s, &subcomm->members[p->rank], r->deadline_ns);
+	peer_staging_take(&subcomm->members[p->rank], r->staging);
+	subcomm->occupied++;
+	subcomm->joining++;
+	comm_event(subcomm, NCCLSVC_CAUSE_JOINED);
+	remote_join(subcomm, p->rank);
 	return NCCLSVC_OK;
 }
 
@@ -179,23 +183,23 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 		      const struct split_request *r, const struct control_result *p, bool lacks)
 {
-	const struct control_part *part = &p->parts[k].part;
+	const struct control_subcomm *subcomm = &p->subcomms[k].subcomm;
 	const struct svc_join_reply none = {0};
 	struct session *c = m->members[k].session;
 	char text[SVC_TEXT_BYTES];
-	if (!part->nranks) {
+	if (!subcomm->nranks) {
 		session_reply(c, SVC_SPLIT, r->serial, &none, sizeof(none), NULL, 0);
 		return;
 	}
-	const int result = join_part(s, m, k, r, p, lacks, text);
+	const int result = join_subcomm(s, m, k, r, p, lacks, text);
 	if (!result)
 		return;
-	remote_part_refused(s, part, m->account->uid, m->members[k].pid, result, text);
+	remote_subcomm_refused(s, subcomm, m->account->uid, m->members[k].pid, result, text);
 	session_error(c, SVC_SPLIT, r->serial, result, "%s", text);
 }
 
 /* One by one, since a failed answer may end its session, and with it other members. */
-void comm_split_parts(struct comms *s, struct communicator *m, const struct control_result *p)
+void comm_split_subcomms(struct comms *s, struct communicator *m, const struct control_result *p)
 {
 	struct split_request *split = m ? m->split : NULL;
 	const bool lacks = lacks_node(s, p);
@@ -204,13 +208,14 @@ void comm_split_parts(struct comms *s, struct communicator *m, const struct cont
 	if (m)
 		m->split = NULL;
 	for (uint32_t k = 0; k < p->count; k++) {
-		if (p->parts[k].node != s->coord.me)
+		if (p->subcomms[k].node != s->coord.me)
 			continue;
 		if (split && split[k].here && m->members[k].session)
 			split_one(s, m, k, &split[k], p, lacks);
-		else if (p->parts[k].part.nranks)
-			remote_part_refused(s, &p->parts[k].part, uid, 0, NCCLSVC_PEER_GONE,
-					    "a member left or died before the split was done");
+		else if (p->subcomms[k].subcomm.nranks)
+			remote_subcomm_refused(s, &p->subcomms[k].subcomm, uid, 0,
+					       NCCLSVC_PEER_GONE,
+					       "a member left or died before the split was done");
 	}
 	note_nodes(s, p);
 	free(split);

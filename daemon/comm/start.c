@@ -33,12 +33,12 @@ static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 
 /* Is the rank's member on another node, or gone since all had joined? False: it is here. */
 static bool is_elsewhere(struct comms *s, struct communicator *m, uint32_t k,
-			 struct epoch_member *told)
+			 struct epoch_member *reported)
 {
 	struct member *member = &m->members[k];
 	const struct control_member *who = &m->start->members[k];
 	bool here = who->node == s->coord.me;
-	*told = (struct epoch_member){
+	*reported = (struct epoch_member){
 		.session = EPOCH_ELSEWHERE, .device = -1, .pid = who->pid, .node = who->node};
 	if (comm_is_still_there(m, k))
 		return false;

@@ -62,7 +62,7 @@ static bool join_fits(const struct coord *c, const struct control_join *m)
 static bool refusal_fits(const struct control_refuse *m)
 {
 	return is_text(m->text, sizeof(m->text)) &&
-	       (!m->part || (m->nranks >= 1 && m->nranks <= SVC_HOST_RANKS_MAX));
+	       (!m->subcomm || (m->nranks >= 1 && m->nranks <= SVC_HOST_RANKS_MAX));
 }
 
 static bool start_fits(const struct coord *c, const struct control_start *m, size_t size)
@@ -79,12 +79,12 @@ static bool start_fits(const struct coord *c, const struct control_start *m, siz
 static bool result_fits(const struct coord *c, const struct control_result *m, size_t size)
 {
 	if (!is_text(m->text, sizeof(m->text)) || m->count > SVC_HOST_RANKS_MAX ||
-	    size != sizeof(*m) + m->count * sizeof(m->parts[0]))
+	    size != sizeof(*m) + m->count * sizeof(m->subcomms[0]))
 		return false;
 	for (uint32_t k = 0; k < m->count; k++) {
-		const struct control_part *p = &m->parts[k].part;
+		const struct control_subcomm *p = &m->subcomms[k].subcomm;
 		if (p->nranks > SVC_HOST_RANKS_MAX || (p->nranks && p->rank >= p->nranks) ||
-		    m->parts[k].node >= c->n)
+		    m->subcomms[k].node >= c->n)
 			return false;
 	}
 	return true;

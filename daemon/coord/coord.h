@@ -9,7 +9,7 @@
  *   their running epochs.
  * - takeover.c: JOINs that reach the next node before it knows of those epochs.
  * - coordinator.c: an epoch's coordinator, on rank 0's node, which START names.
- * - split.c: SPLIT, which assigns members to parts.
+ * - split.c: SPLIT, which assigns members to subcommunicators.
  * - plans.c: gathers the members' plans, matches them (plan_match.c), and puts them in force.
  * - nccl_pool.c: NCCL communicators across nodes.
  */

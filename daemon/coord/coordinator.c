@@ -88,7 +88,7 @@ struct coordinator *coordinator_for(struct coord *c, uint32_t from, const struct
 
 void coordinator_tell(struct coord *c, const struct coordinator *r, const struct control_result *m)
 {
-	const size_t size = sizeof(*m) + m->count * sizeof(m->parts[0]);
+	const size_t size = sizeof(*m) + m->count * sizeof(m->subcomms[0]);
 	for (uint32_t node = 0; node < c->n; node++)
 		if ((r->nodes[node] || !r->started) && !coord_is_gone(c, node))
 			coord_send(c, node, CONTROL_RESULT, m, size);

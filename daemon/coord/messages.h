@@ -51,9 +51,9 @@ struct control_refuse {
 	uint32_t session, serial; /* as in control_join; 0: the node sent no JOIN */
 	int32_t result;
 	int32_t pid;
-	uint32_t part;	 /* part of a SPLIT that can no longer be joined */
-	uint32_t nranks; /* of that part */
-	uint32_t uid;	 /* and its owner */
+	uint32_t subcomm; /* subcommunicator of a SPLIT that can no longer be joined */
+	uint32_t nranks;  /* of that subcommunicator */
+	uint32_t uid;	  /* and its owner */
 	char text[SVC_TEXT_BYTES];
 };
 
@@ -111,8 +111,8 @@ struct control_split {
 	int32_t colour, key;
 };
 
-/* The part that a rank of a split communicator joins. */
-struct control_part {
+/* The subcommunicator that a rank of a split communicator joins. */
+struct control_subcomm {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t nranks, rank; /* nranks 0: none */
 };
@@ -124,13 +124,13 @@ struct control_result {
 	uint32_t asked;		   /* SVC_SPLIT or SVC_PLAN_COMMIT */
 	int32_t result;		   /* 0: done; a plan is in force, numbered round + 1 */
 	uint64_t uid;		   /* of the plan */
-	uint32_t count;		   /* parts of a successful SPLIT: one for each rank */
+	uint32_t count;		   /* subcommunicators of a successful SPLIT: one for each rank */
 	char text[SVC_TEXT_BYTES]; /* why it failed */
-	struct control_part_of {
+	struct control_subcomm_of {
 		uint32_t rank; /* in the communicator being split */
-		uint32_t node; /* the member's node, which joins or refuses the part */
-		struct control_part part;
-	} parts[];
+		uint32_t node; /* the member's node, which joins or refuses the subcommunicator */
+		struct control_subcomm subcomm;
+	} subcomms[];
 };
 
 /* GPUs are named by node and index. */
@@ -192,8 +192,8 @@ struct control_listed {
 };
 
 _Static_assert(sizeof(struct control_result) +
-			       SVC_HOST_RANKS_MAX * sizeof(struct control_part_of) <=
+			       SVC_HOST_RANKS_MAX * sizeof(struct control_subcomm_of) <=
 		       CONTROL_BODY_MAX,
-	       "every rank's part fits");
+	       "every rank's subcommunicator fits");
 
 #endif

@@ -11,8 +11,8 @@
  * one plan do not match those of the next. */
 struct operation_key {
 	int32_t a, b;
-	uint64_t seq;  /* with the plan's number above PLAN_SHIFT */
-	uint64_t part; /* of a staged operation: its chunk, from 1 */
+	uint64_t seq;	/* with the plan's number above PLAN_SHIFT */
+	uint64_t subop; /* of a staged operation: its chunk, from 1 */
 };
 
 #define PLAN_SHIFT 42 /* PLAN_NUMBER_MAX has room above */
@@ -22,7 +22,7 @@ static inline uint32_t operation_plan(const struct operation_key *key)
 	return (uint32_t)(key->seq >> PLAN_SHIFT);
 }
 
-/* The same operation, perhaps another part of it? */
+/* The same operation, perhaps another subop of it? */
 static inline bool operation_same(const struct operation_key *a, const struct operation_key *b)
 {
 	return a->a == b->a && a->b == b->b && a->seq == b->seq;

@@ -14,12 +14,12 @@
 static void tell(struct coord *c, const struct rendezvous *r, enum control_kind kind,
 		 const void *body, size_t size)
 {
-	bool told[CLUSTER_NODES_MAX] = {false};
+	bool notified[CLUSTER_NODES_MAX] = {false};
 	for (uint32_t k = 0; k < r->nranks; k++) {
 		const struct member_slot *s = &r->members[k];
-		if (s->state == SLOT_FREE || told[s->node])
+		if (s->state == SLOT_FREE || notified[s->node])
 			continue;
-		told[s->node] = true;
+		notified[s->node] = true;
 		coord_send(c, s->node, kind, body, size);
 	}
 }
@@ -43,18 +43,18 @@ static bool knows_all_members(const struct rendezvous *r)
 	return true;
 }
 
-static void tell_once(struct coord *c, uint32_t node, const struct control_break *b, bool *told)
+static void tell_once(struct coord *c, uint32_t node, const struct control_break *b, bool *notified)
 {
-	if (!told[node] && !coord_is_gone(c, node))
+	if (!notified[node] && !coord_is_gone(c, node))
 		coord_send(c, node, CONTROL_BREAK, b, sizeof(*b));
-	told[node] = true;
+	notified[node] = true;
 }
 
 /* Sends to all nodes that have or had members, and to one more. */
 static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoch, int32_t rank,
 		      uint32_t also)
 {
-	bool told[CLUSTER_NODES_MAX] = {false};
+	bool notified[CLUSTER_NODES_MAX] = {false};
 	const int32_t pid = rank >= 0 ? r->members[rank].pid : 0; /* of the member that has left */
 	struct control_break b = {.epoch = epoch,
 				  .result = pid ? NCCLSVC_PEER_GONE : NCCLSVC_STALE_EPOCH,
@@ -63,11 +63,11 @@ static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoc
 				  .node = -1,
 				  .renewed = true};
 	memcpy(b.id, r->id, sizeof(b.id));
-	tell_once(c, also, &b, told);
+	tell_once(c, also, &b, notified);
 	for (uint32_t node = 0; node < c->n && !knows_all_members(r); node++)
-		tell_once(c, node, &b, told);
+		tell_once(c, node, &b, notified);
 	for (uint32_t k = 0; k < r->nranks; k++)
-		tell_once(c, r->members[k].node, &b, told);
+		tell_once(c, r->members[k].node, &b, notified);
 }
 
 /* A newcomer needs an epoch with all members, or not all nodes know of this one. The newcomer's
@@ -148,9 +148,9 @@ static void fail_all_joins(struct coord *c, struct rendezvous *r, int result, co
 		fail_slot(c, r, k, result, text);
 }
 
-/* No other client can ever take a slot of this SPLIT's part: its JOINs fail, now and later, and its
- * epoch cannot begin. */
-static void refuse_part(struct coord *c, struct rendezvous *r, int result, const char *text)
+/* No other client can ever take a slot of this SPLIT's subcommunicator: its JOINs fail, now and
+ * later, and its epoch cannot begin. */
+static void refuse_subcomm(struct coord *c, struct rendezvous *r, int result, const char *text)
 {
 	note_refusal(r, 0, 0, text);
 	r->unjoinable = result;
@@ -164,14 +164,14 @@ void rendezvous_refused(struct coord *c, uint32_t from, const struct control_ref
 	struct rendezvous *r = rendezvous_find(c, m->id);
 	if (m->session)
 		return; /* it is on this node */
-	if (!r && m->part)
+	if (!r && m->subcomm)
 		r = rendezvous_create(c, m->id, m->uid, m->nranks, true);
 	if (!r || m->rank >= r->nranks)
 		return;
 	if (r->members[m->rank].state != SLOT_FREE && r->members[m->rank].node != from)
 		return;
-	if (m->part)
-		refuse_part(c, r, m->result, m->text);
+	if (m->subcomm)
+		refuse_subcomm(c, r, m->result, m->text);
 	else
 		tell_refusal(c, r, m->rank, m->pid, m->result, m->text);
 }
@@ -372,12 +372,12 @@ static void refuse_late(struct coord *c, struct rendezvous *r, uint32_t rank)
 	r->members[rank].late = true;
 }
 
-static void fail_part(struct coord *c, struct rendezvous *r, uint32_t rank, bool late)
+static void fail_subcomm(struct coord *c, struct rendezvous *r, uint32_t rank, bool late)
 {
 	char text[SVC_TEXT_BYTES] = "a member left or died before the split was done";
 	if (late)
 		snprintf(text, sizeof(text), "the split was not done by rank %u's deadline", rank);
-	refuse_part(c, r, late ? NCCLSVC_TIMEOUT : NCCLSVC_PEER_GONE, text);
+	refuse_subcomm(c, r, late ? NCCLSVC_TIMEOUT : NCCLSVC_PEER_GONE, text);
 }
 
 /* This rank's member died while it waited; its slot is free. */
@@ -410,7 +410,7 @@ void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_w
 		refuse_late(c, r, m->rank);
 	rendezvous_free_slot(c, r, s);
 	if (joining && r->split)
-		fail_part(c, r, m->rank, late);
+		fail_subcomm(c, r, m->rank, late);
 	else if (joining && m->why == WITHDRAW_DIED)
 		fail_fast(c, r, m->rank);
 }
@@ -461,7 +461,7 @@ void rendezvous_node_lost(struct coord *c, uint32_t node)
 			rendezvous_free_slot(c, r, &r->members[k]);
 		}
 		if (waits && r->split)
-			fail_part(c, r, 0, false);
+			fail_subcomm(c, r, 0, false);
 		else if (died >= 0)
 			fail_fast(c, r, (uint32_t)died);
 	}

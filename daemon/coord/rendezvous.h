@@ -59,7 +59,7 @@ uint32_t rendezvous_of(const struct coord *c, const uint8_t *id);
 struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id);
 /* NULL: there is no room, or no memory; for a part of a SPLIT, there is always memory. */
 struct rendezvous *rendezvous_create(struct coord *c, const uint8_t *id, uint32_t uid,
-				     uint32_t nranks, bool part);
+				     uint32_t nranks, bool subcomm);
 void rendezvous_forget(struct coord *c, struct rendezvous *r);
 /* No rank is held: the rendezvous takes the owner and the settings of the newcomer. */
 void rendezvous_hand_over(struct coord *c, struct rendezvous *r, const struct control_join *m);

@@ -112,18 +112,18 @@ static void make_room(struct coord *c, uint32_t uid, uint32_t nranks)
 		rendezvous_forget(c, c->idle);
 }
 
-/* Without memory, a JOIN is refused. But nobody else can ever take the slot of a SPLIT's part, so
- * the other members would wait forever. */
+/* Without memory, a JOIN is refused. But nobody else can ever take the slot of a SPLIT's
+ * subcommunicator, so the other members would wait forever. */
 struct rendezvous *rendezvous_create(struct coord *c, const uint8_t *id, uint32_t uid,
-				     uint32_t nranks, bool part)
+				     uint32_t nranks, bool subcomm)
 {
 	make_room(c, uid, nranks);
 	if (HASH_COUNT(c->rendezvous) >= RENDEZVOUS_MAX)
 		return NULL;
-	static const char what[] = "a SPLIT's part";
-	struct rendezvous *r = part ? nofail_calloc(1, sizeof(*r), what) : calloc(1, sizeof(*r));
-	struct member_slot *members = part ? nofail_calloc(nranks, sizeof(*members), what)
-					   : calloc(nranks, sizeof(*members));
+	static const char what[] = "a SPLIT's subcommunicator";
+	struct rendezvous *r = subcomm ? nofail_calloc(1, sizeof(*r), what) : calloc(1, sizeof(*r));
+	struct member_slot *members = subcomm ? nofail_calloc(nranks, sizeof(*members), what)
+					      : calloc(nranks, sizeof(*members));
 	if (!r || !members) {
 		free(r);
 		free(members);

@@ -59,19 +59,19 @@ struct operation *sequencer_find(const struct sequencer *q, uint64_t internode_i
 
 /* Created if needed. NULL: no memory, or nodes disagree on how many take part. */
 static struct operation *get(struct sequencer *q, uint64_t now_ns, uint64_t internode_id,
-			     const struct operation_key *key, uint32_t nparts)
+			     const struct operation_key *key, uint32_t nvoters)
 {
 	struct operation *o = sequencer_find(q, internode_id, key);
 	if (o)
-		return o->nparts == nparts ? o : NULL;
-	o = calloc(1, sizeof(*o) + nparts * sizeof(o->parts[0]));
+		return o->nvoters == nvoters ? o : NULL;
+	o = calloc(1, sizeof(*o) + nvoters * sizeof(o->voters[0]));
 	if (!o)
 		return NULL;
 	o->id = (struct operation_id){internode_id, *key};
-	o->nparts = nparts;
+	o->nvoters = nvoters;
 	o->since_ns = now_ns;
-	for (uint32_t i = 0; i < nparts; i++)
-		o->parts[i].node = UNKNOWN_NODE;
+	for (uint32_t i = 0; i < nvoters; i++)
+		o->voters[i].node = UNKNOWN_NODE;
 	HASH_ADD(hh, q->operations, id, sizeof(o->id), o);
 	return o;
 }
@@ -79,12 +79,12 @@ static struct operation *get(struct sequencer *q, uint64_t now_ns, uint64_t inte
 static void forget_operation(struct sequencer *q, struct operation *o)
 {
 	HASH_DEL(q->operations, o);
-	for (uint32_t i = 0; i < o->nparts; i++)
-		free(o->parts[i].vote.failed);
+	for (uint32_t i = 0; i < o->nvoters; i++)
+		free(o->voters[i].vote.failed);
 	free(o);
 }
 
-static void ask(struct sequencer *q, struct operation *o, struct part *p)
+static void ask(struct sequencer *q, struct operation *o, struct voter *p)
 {
 	if (!q->active || p->vote.kind || p->asked || p->node == UNKNOWN_NODE ||
 	    q->at[p->node].lost)
@@ -95,8 +95,8 @@ static void ask(struct sequencer *q, struct operation *o, struct part *p)
 
 void sequencer_ask_all(struct sequencer *q, struct operation *o)
 {
-	for (uint32_t i = 0; i < o->nparts; i++)
-		ask(q, o, &o->parts[i]);
+	for (uint32_t i = 0; i < o->nvoters; i++)
+		ask(q, o, &o->voters[i]);
 }
 
 /* ---- Requests ---- */
@@ -104,8 +104,8 @@ void sequencer_ask_all(struct sequencer *q, struct operation *o)
 static void unhook(struct sequencer *q, const struct request *r, const struct request_entry *at)
 {
 	struct operation *o = sequencer_find(q, at->internode_id, &at->key);
-	for (uint32_t i = 0; o && i < o->nparts; i++) {
-		struct part *p = &o->parts[i];
+	for (uint32_t i = 0; o && i < o->nvoters; i++) {
+		struct voter *p = &o->voters[i];
 		if (p->request != r)
 			continue;
 		p->vote.kind = VOTE_NONE;
@@ -142,14 +142,14 @@ static struct request *find_request(const struct sequencer *q, uint32_t node, ui
 void sequencer_fail(struct sequencer *q, struct operation *o, const struct failed_note *note)
 {
 	const struct operation_id id = o->id;
-	for (uint32_t i = 0; i < o->nparts; i++)
-		if (o->parts[i].node != UNKNOWN_NODE && !q->at[o->parts[i].node].lost)
-			q->ops->failed(q->arg, o->parts[i].node, id.internode_id, &id.key, note);
+	for (uint32_t i = 0; i < o->nvoters; i++)
+		if (o->voters[i].node != UNKNOWN_NODE && !q->at[o->voters[i].node].lost)
+			q->ops->failed(q->arg, o->voters[i].node, id.internode_id, &id.key, note);
 	o->withdrawn = false;
-	for (uint32_t i = 0; i < o->nparts; i++)
-		if (o->parts[i].request) {
+	for (uint32_t i = 0; i < o->nvoters; i++)
+		if (o->voters[i].request) {
 			o->votes++; /* keeps it alive beyond the request */
-			forget_request(q, o->parts[i].request);
+			forget_request(q, o->voters[i].request);
 			o->votes--;
 		}
 	forget_operation(q, o);
@@ -159,13 +159,13 @@ void sequencer_fail(struct sequencer *q, struct operation *o, const struct faile
 static bool records_differ(const struct operation *o, const struct outcome *outcome,
 			   ncclsvc_status *st)
 {
-	if (o->id.key.part == OPERATION_MAKE)
+	if (o->id.key.subop == OPERATION_MAKE)
 		return false;
 	*st = (ncclsvc_status){
 		.result = NCCLSVC_MISMATCH, .rank_a = o->id.key.a, .rank_b = o->id.key.b};
 	if (o->id.key.a < 0)
 		return outcome->posted.nkinds > 1;
-	st->field = svc_record_differs(&o->parts[0].vote.record, &o->parts[1].vote.record,
+	st->field = svc_record_differs(&o->voters[0].vote.record, &o->voters[1].vote.record,
 				       &st->value_a, &st->value_b);
 	return st->field;
 }
@@ -182,8 +182,8 @@ static ncclsvc_status failed_status(const struct operation *o, const struct outc
 static void sum_up(const struct operation *o, struct outcome *outcome)
 {
 	*outcome = (struct outcome){0};
-	for (uint32_t i = 0; i < o->nparts; i++)
-		outcome_add(outcome, &o->parts[i].vote);
+	for (uint32_t i = 0; i < o->nvoters; i++)
+		outcome_add(outcome, &o->voters[i].vote);
 }
 
 bool sequencer_must_fail(const struct operation *o)
@@ -222,10 +222,10 @@ static struct request *gather(struct sequencer *q, struct request *r)
 		for (uint32_t k = 0; k < at->n; k++) {
 			struct operation *o =
 				sequencer_find(q, at->entries[k].internode_id, &at->entries[k].key);
-			if (!o || o->votes < o->nparts)
+			if (!o || o->votes < o->nvoters)
 				return NULL;
-			for (uint32_t i = 0; i < o->nparts; i++) {
-				struct request *other = o->parts[i].request;
+			for (uint32_t i = 0; i < o->nvoters; i++) {
+				struct request *other = o->voters[i].request;
 				if (!other)
 					return NULL;
 				if (other->visit == q->visit)
@@ -296,26 +296,26 @@ static void end_epoch(struct sequencer *q, uint32_t node, const struct operation
 static bool is_valid(const struct sequencer *q, const struct request_entry *at)
 {
 	const bool pair = at->key.a >= 0;
-	return at->nparts && at->nparts <= q->nodes &&
-	       (entry_makes(at) || (at->place < at->nparts && (!pair || at->nparts == 2)));
+	return at->nvoters && at->nvoters <= q->nodes &&
+	       (entry_makes(at) || (at->place < at->nvoters && (!pair || at->nvoters == 2)));
 }
 
 /* False: no memory. */
 static bool hook(struct sequencer *q, uint64_t now_ns, struct request *r,
 		 const struct request_entry *at)
 {
-	struct operation *o = get(q, now_ns, at->internode_id, &at->key, at->nparts);
+	struct operation *o = get(q, now_ns, at->internode_id, &at->key, at->nvoters);
 	if (!o || (!entry_makes(at) && !internode_comm_open(q, at->internode_id)))
 		return false;
 	uint32_t place = at->place;
-	for (place = entry_makes(at) ? 0 : place; entry_makes(at) && place < o->nparts; place++)
-		if (!o->parts[place].vote.kind)
+	for (place = entry_makes(at) ? 0 : place; entry_makes(at) && place < o->nvoters; place++)
+		if (!o->voters[place].vote.kind)
 			break;
 	/* Another node has this place, or this node has voted before: the operation is never
 	 * launched, and ends with its epoch. */
-	if (place == o->nparts || o->parts[place].vote.kind)
+	if (place == o->nvoters || o->voters[place].vote.kind)
 		return true;
-	struct part *p = &o->parts[place];
+	struct voter *p = &o->voters[place];
 	p->vote = (struct vote){VOTE_READY, at->rank, at->count, at->record, NULL};
 	p->node = (uint32_t)r->key.node;
 	p->request = r;
@@ -348,7 +348,7 @@ static void take_request(struct sequencer *q, uint64_t now_ns, struct request *r
 	for (uint32_t i = 0; i < r->n; i++) {
 		struct operation *o =
 			sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key);
-		if (o && o->votes == o->nparts && sequencer_must_fail(o)) {
+		if (o && o->votes == o->nvoters && sequencer_must_fail(o)) {
 			sequencer_conclude(q, o);
 			return; /* the request is void */
 		}
@@ -359,7 +359,7 @@ static void take_request(struct sequencer *q, uint64_t now_ns, struct request *r
 	for (uint32_t i = 0; i < r->n; i++) {
 		struct operation *o =
 			sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key);
-		if (o && o->votes == o->nparts && o->withdrawn) {
+		if (o && o->votes == o->nvoters && o->withdrawn) {
 			sequencer_conclude(q, o);
 			return;
 		}
@@ -433,9 +433,9 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 			  -1);
 		return;
 	}
-	struct part *p = &o->parts[place];
+	struct voter *p = &o->voters[place];
 	for (uint32_t i = 0; i < n; i++)
-		o->parts[i].node = nodes[i];
+		o->voters[i].node = nodes[i];
 	const bool votes = !p->vote.kind && !number;
 	if (votes) {
 		p->vote.failed = malloc(sizeof(*p->vote.failed));
@@ -457,7 +457,7 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 		return;
 	if (o->withdrawn)
 		sequencer_ask_all(q, o);
-	if (o->votes == o->nparts)
+	if (o->votes == o->nvoters)
 		sequencer_conclude(q, o);
 }
 
@@ -486,7 +486,7 @@ static void forget_internode_comm(struct sequencer *q, uint64_t internode_id)
 		if (names(r, internode_id))
 			forget_request(q, r);
 	HASH_ITER (hh, q->operations, o, after)
-		if (o->id.internode_id == internode_id && o->id.key.part != OPERATION_MAKE)
+		if (o->id.internode_id == internode_id && o->id.key.subop != OPERATION_MAKE)
 			forget_operation(q, o);
 	internode_comm_shut(q, internode_id);
 }
@@ -554,12 +554,12 @@ void sequencer_lose_node(struct sequencer *q, uint32_t node, bool succeeds)
 
 static void show_waiting(struct sequencer *q, struct operation *o)
 {
-	uint32_t places[o->nparts], n = 0;
-	for (uint32_t i = 0; i < o->nparts; i++)
-		if (o->parts[i].vote.kind)
+	uint32_t places[o->nvoters], n = 0;
+	for (uint32_t i = 0; i < o->nvoters; i++)
+		if (o->voters[i].vote.kind)
 			places[n++] = i;
 	for (uint32_t i = 0; i < n; i++)
-		q->ops->waiting(q->arg, o->parts[places[i]].node, o->id.internode_id, &o->id.key,
+		q->ops->waiting(q->arg, o->voters[places[i]].node, o->id.internode_id, &o->id.key,
 				places, n);
 	o->shown = o->votes;
 }
@@ -567,13 +567,13 @@ static void show_waiting(struct sequencer *q, struct operation *o)
 static void end_overdue(struct sequencer *q, struct operation *o)
 {
 	int32_t silent = -1;
-	for (uint32_t i = 0; i < o->nparts && silent < 0; i++)
-		if (!o->parts[i].vote.kind && o->parts[i].node != UNKNOWN_NODE)
-			silent = (int32_t)o->parts[i].node;
+	for (uint32_t i = 0; i < o->nvoters && silent < 0; i++)
+		if (!o->voters[i].vote.kind && o->voters[i].node != UNKNOWN_NODE)
+			silent = (int32_t)o->voters[i].node;
 	o->due_ns = 0;
-	for (uint32_t i = 0; i < o->nparts; i++)
-		if (o->parts[i].node != UNKNOWN_NODE)
-			end_epoch(q, o->parts[i].node, &o->id, NCCLSVC_TIMEOUT, silent);
+	for (uint32_t i = 0; i < o->nvoters; i++)
+		if (o->voters[i].node != UNKNOWN_NODE)
+			end_epoch(q, o->voters[i].node, &o->id, NCCLSVC_TIMEOUT, silent);
 }
 
 /* A node that left a communicator and forgot it before the loss of a previous sequencer does not
@@ -599,7 +599,7 @@ void sequencer_look(struct sequencer *q, uint64_t now_ns)
 	HASH_ITER (hh, q->operations, o, next) {
 		if (o->due_ns && now_ns >= o->due_ns)
 			end_overdue(q, o);
-		else if (o->votes != o->shown && o->id.key.part != OPERATION_MAKE &&
+		else if (o->votes != o->shown && o->id.key.subop != OPERATION_MAKE &&
 			 now_ns - o->since_ns >= SEQUENCER_LOOK_NS)
 			show_waiting(q, o);
 	}

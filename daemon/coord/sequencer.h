@@ -31,15 +31,15 @@
 #define REQUEST_ENTRIES_MAX 65536
 #define OPERATION_MAKE	    UINT64_MAX
 
-/* A launch entry: an operation; or, with OPERATION_MAKE as the key's part, an NCCL communicator to
+/* A launch entry: an operation; or, with OPERATION_MAKE as the key's subop, an NCCL communicator to
  * create, whose number is internode_id. */
 struct request_entry {
 	uint64_t internode_id;
 	struct operation_key key;
-	uint32_t nparts; /* nodes that take part; all of them request it */
-	uint32_t place;	 /* index of this node among them; any, for a creation */
-	int32_t rank;	 /* the lowest of this node's members */
-	uint32_t count;	 /* members on this node */
+	uint32_t nvoters; /* nodes that take part; all of them request it */
+	uint32_t place;	  /* index of this node among them; any, for a creation */
+	int32_t rank;	  /* the lowest of this node's members */
+	uint32_t count;	  /* members on this node */
 	/* Rises with each post of the node's members, also when a void request is repeated. */
 	uint64_t order;
 	struct svc_record record;
@@ -47,7 +47,7 @@ struct request_entry {
 
 static inline bool entry_makes(const struct request_entry *at)
 {
-	return at->key.part == OPERATION_MAKE;
+	return at->key.subop == OPERATION_MAKE;
 }
 
 /* Filled in by the owner. Called from within the functions below. They send messages, perhaps to

@@ -25,8 +25,8 @@ struct request {
 	struct request_entry *entries;
 };
 
-/* One node's part in an operation. */
-struct part {
+/* One node of an operation. */
+struct voter {
 	struct vote vote;
 	bool asked;
 	uint32_t node; /* UNKNOWN_NODE: not known yet */
@@ -47,8 +47,8 @@ struct operation {
 	bool withdrawn;	 /* a node wants it to fail, with this status: */
 	ncclsvc_status why;
 	uint32_t votes, shown; /* so far; and when waiting nodes were last told */
-	uint32_t nparts;
-	struct part parts[]; /* by place */
+	uint32_t nvoters;
+	struct voter voters[]; /* by place */
 };
 
 /* A communicator that some nodes have left. */

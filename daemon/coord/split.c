@@ -47,8 +47,8 @@ static int by_colour_key_rank(const void *pa, const void *pb)
 }
 
 /* Returns 0, or -1 if no random numbers are available for an id. */
-static int fill_parts(struct coord *c, struct split_order *order, uint32_t n,
-		      struct control_result *m)
+static int fill_subcomms(struct coord *c, struct split_order *order, uint32_t n,
+			 struct control_result *m)
 {
 	qsort(order, n, sizeof(*order), by_colour_key_rank);
 	for (uint32_t lo = 0, hi; lo < n; lo = hi) {
@@ -58,27 +58,27 @@ static int fill_parts(struct coord *c, struct split_order *order, uint32_t n,
 		if (c->ops->random_id(c->arg, id))
 			return -1;
 		for (uint32_t i = lo; i < hi; i++) {
-			struct control_part_of *p = &m->parts[order[i].rank];
+			struct control_subcomm_of *p = &m->subcomms[order[i].rank];
 			p->rank = order[i].rank;
 			p->node = order[i].node;
-			memcpy(p->part.id, id, sizeof(id));
-			p->part.nranks = order[i].colour < 0 ? 0 : hi - lo;
-			p->part.rank = i - lo;
+			memcpy(p->subcomm.id, id, sizeof(id));
+			p->subcomm.nranks = order[i].colour < 0 ? 0 : hi - lo;
+			p->subcomm.rank = i - lo;
 		}
 	}
 	return 0;
 }
 
-/* All have asked: determines the parts. */
+/* All have asked: determines the subcommunicators. */
 static void finish(struct coord *c, struct coordinator *r)
 {
 	const uint32_t n = r->nranks;
-	struct control_result *m = calloc(1, sizeof(*m) + n * sizeof(m->parts[0]));
+	struct control_result *m = calloc(1, sizeof(*m) + n * sizeof(m->subcomms[0]));
 	struct split_order *order = calloc(n, sizeof(*order));
 	for (uint32_t k = 0; order && k < n; k++)
 		order[k] = (struct split_order){r->asked[k].colour, r->asked[k].key, k,
 						r->asked[k].node};
-	if (m && order && !fill_parts(c, order, n, m)) {
+	if (m && order && !fill_subcomms(c, order, n, m)) {
 		memcpy(m->id, r->id, sizeof(m->id));
 		m->epoch = r->epoch;
 		m->asked = SVC_SPLIT;

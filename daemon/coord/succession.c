@@ -27,8 +27,8 @@ static int by_number(const void *a, const void *b)
 /* Adds all requests of that operation that are not in the list yet. */
 static void add_requests(struct sequencer *q, struct request **all, const struct operation *o)
 {
-	for (uint32_t i = 0; o && i < o->nparts; i++) {
-		struct request *r = o->parts[i].request;
+	for (uint32_t i = 0; o && i < o->nvoters; i++) {
+		struct request *r = o->voters[i].request;
 		if (!r || r->visit == q->visit)
 			continue;
 		r->visit = q->visit;
@@ -74,7 +74,7 @@ static bool fail_one(struct sequencer *q)
 {
 	struct operation *o, *next;
 	HASH_ITER (hh, q->operations, o, next)
-		if (o->votes == o->nparts && sequencer_must_fail(o))
+		if (o->votes == o->nvoters && sequencer_must_fail(o))
 			return sequencer_conclude(q, o);
 	return false;
 }
@@ -86,9 +86,9 @@ static bool finish_one(struct sequencer *q)
 	if (fail_one(q))
 		return true;
 	HASH_ITER (hh, q->operations, o, next) {
-		if (o->votes < o->nparts)
+		if (o->votes < o->nvoters)
 			continue;
-		if (o->parts[0].request && sequencer_try_launch(q, o->parts[0].request))
+		if (o->voters[0].request && sequencer_try_launch(q, o->voters[0].request))
 			return true;
 		if (o->withdrawn && sequencer_conclude(q, o))
 			return true;

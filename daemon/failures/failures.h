@@ -22,11 +22,11 @@ struct failure {
 	uint32_t slot;	       /* its place in the file */
 	uint64_t noted_ns;     /* CLOCK_MONOTONIC; 0: by an earlier daemon */
 	bool logged;
-	uint32_t told_ended, told_comms; /* of info.ended and info.comms, in the log */
-	int pidfd;			 /* of a process whose end is vague; -1: none */
-	bool dirty;			 /* the file has an older version, or none */
-	struct failure *prev, *next;	 /* while it is dirty */
-	UT_hash_handle hh;		 /* by number; in their order */
+	uint32_t logged_ended, logged_comms; /* of info.ended and info.comms, in the log */
+	int pidfd;			     /* of a process whose end is vague; -1: none */
+	bool dirty;			     /* the file has an older version, or none */
+	struct failure *prev, *next;	     /* while it is dirty */
+	UT_hash_handle hh;		     /* by number; in their order */
 };
 
 struct failure_share {

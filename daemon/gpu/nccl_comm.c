@@ -82,9 +82,9 @@ static void forget(struct nccl_comm *p)
 /* The parts on other nodes are useless now. */
 static void tell_broken(struct nccl_comm *p)
 {
-	if (!p->serial || p->told || p->gpus->loop->closing)
+	if (!p->serial || p->reported || p->gpus->loop->closing)
 		return;
-	p->told = true;
+	p->reported = true;
 	nccl_comm_give_back(p->gpus, p->serial, p->result ? p->result : NCCLSVC_NCCL_ERROR,
 			    p->lost);
 }

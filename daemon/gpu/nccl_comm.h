@@ -32,7 +32,7 @@ struct nccl_comm {
 	uint32_t slot, nranks, nnodes;
 	uint32_t n;		   /* ranks on this node */
 	uint64_t serial;	   /* shared with its parts on other nodes; 0: there are none */
-	bool told;		   /* the NCCL pool knows that it is broken */
+	bool reported;		   /* the NCCL pool knows that it is broken */
 	int32_t lost;		   /* the rank at fault; -1: none */
 	uint32_t waiting;	   /* answers still to come */
 	uint64_t number;	   /* of its creation; 0: not requested yet */

@@ -16,7 +16,7 @@ struct slot_ending {
 	struct slot_ending *prev, *next; /* of endings that have left their slots */
 	CUstream stream;
 	uint32_t slot;
-	bool told; /* a long duration was logged */
+	bool logged; /* a long duration was logged */
 	pthread_t thread;
 	CUcontext context;
 	ncclComm_t comm;
@@ -88,8 +88,8 @@ void endings_watch(struct worker *w)
 	struct slot_ending *n, *next;
 	DL_FOREACH_SAFE (w->endings, n, next) {
 		w->in_flight++;
-		if (!n->told && clock_now() - n->begun_ns > ABORT_LONG_NS) {
-			n->told = true;
+		if (!n->logged && clock_now() - n->begun_ns > ABORT_LONG_NS) {
+			n->logged = true;
 			log_warning("NCCL communicator %u: NCCL has not ended it for %d s", n->slot,
 				    (int)(ABORT_LONG_NS / 1000000000));
 		}

@@ -127,7 +127,7 @@ static struct request_entry at(uint32_t node, uint64_t internode_id, uint64_t se
 {
 	return (struct request_entry){.internode_id = internode_id,
 				      .key = collective(seq),
-				      .nparts = nodes_of(internode_id),
+				      .nvoters = nodes_of(internode_id),
 				      .place = node - 1,
 				      .rank = (int32_t)node - 1,
 				      .count = 1,
@@ -278,7 +278,7 @@ static void a_request_may_come_in_parts(void **state)
 static void makes_when_all_have_requested(void **state)
 {
 	const struct request_entry make = {
-		.internode_id = 100, .key = {.part = OPERATION_MAKE}, .nparts = 3};
+		.internode_id = 100, .key = {.subop = OPERATION_MAKE}, .nvoters = 3};
 	(void)state;
 	sequencer_request(sequencer, now, 1, 1, false, &make, 1);
 	assert_false(sequencer_awaited(sequencer));
@@ -390,7 +390,7 @@ static void a_send_and_its_recv_must_agree(void **state)
 {
 	struct request_entry send = {.internode_id = 100,
 				     .key = {.a = 0, .b = 1},
-				     .nparts = 2,
+				     .nvoters = 2,
 				     .rank = 0,
 				     .count = 1,
 				     .record = record(8)};
@@ -727,14 +727,14 @@ static void nonsense_is_ignored(void **state)
 	const struct operation_key key = collective(0);
 	const struct failed_note why = {.status = {.result = NCCLSVC_TIMEOUT}};
 	(void)state;
-	one.nparts = NODES + 1;
+	one.nvoters = NODES + 1;
 	request(1, 1, one);
-	one.nparts = 2;
+	one.nvoters = 2;
 	one.place = 2;
 	request(1, 2, one);
 	one = at(1, 100, 0);
 	one.key.a = one.key.b = 1;
-	one.nparts = 3;
+	one.nvoters = 3;
 	request(1, 3, one);
 	sequencer_withdraw(sequencer, now, 1, 100, &key, 0, &why, strangers, 2);
 	sequencer_withdraw(sequencer, now, 3, 100, &key, 0, &why, members,

@@ -168,7 +168,7 @@ static enum process_state read_state(const struct processes *all, struct process
 	return state_of(letter);
 }
 
-struct process process_told(int32_t pid, char letter, int32_t tracer)
+struct process process_reported(int32_t pid, char letter, int32_t tracer)
 {
 	const enum process_state state = !letter	     ? PROCESS_UNSEEN
 					 : has_ended(letter) ? PROCESS_GONE

@@ -45,7 +45,7 @@ const struct process *process_look(struct processes *all, int32_t pid);
  * may block for up to 20 ms. */
 const struct process *process_examine(struct processes *all, int32_t pid);
 /* As /proc of its own machine has it: the letter of its state ('\0': unknown), and its tracer. */
-struct process process_told(int32_t pid, char letter, int32_t tracer);
+struct process process_reported(int32_t pid, char letter, int32_t tracer);
 void processes_free(struct processes *all);
 
 /* It will not run before somebody lets it: stopped, held by a debugger, or frozen. */

@@ -62,7 +62,7 @@ static void judge_daemons(const struct doctor_facts *f, bool shared, struct doct
 }
 
 static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info *d,
-			 const struct doctor_gpu *g, bool *told, struct doctor_report *r)
+			 const struct doctor_gpu *g, bool *explained, struct doctor_report *r)
 {
 	bool here = g->mps == NCCLSVC_MPS_ACTIVE, there = d->mps == NCCLSVC_MPS_ACTIVE;
 	if (d->mps == NCCLSVC_MPS_UNKNOWN) {
@@ -70,13 +70,14 @@ static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info
 			   "It is not known whether the worker of device %d uses MPS.", d->device);
 	} else if (!here && !there) {
 		doctor_say(r, "mps", DOCTOR_NOTE, "Device %d, without MPS%s%s", d->device,
-			   *told ? ": as above." : ": ", *told ? "" : TRADE_WITHOUT);
-		*told = true;
+			   *explained ? ": as above." : ": ", *explained ? "" : TRADE_WITHOUT);
+		*explained = true;
 	} else if (here && there && g->mps_server == d->mps_server) {
 		doctor_say(r, "mps", DOCTOR_OK,
 			   "Device %d: this process and the worker share one MPS server%s%s",
-			   d->device, *told ? ": as above." : ": ", *told ? "" : TRADE_WITH);
-		*told = true;
+			   d->device, *explained ? ": as above." : ": ",
+			   *explained ? "" : TRADE_WITH);
+		*explained = true;
 	} else if (here && there) {
 		doctor_say(r, "mps", DOCTOR_WARNING,
 			   "Device %d: this process and the worker use different MPS servers, "
@@ -140,7 +141,7 @@ static bool shares(const struct doctor_facts *f, const ncclsvc_device_info *d)
 
 void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r)
 {
-	bool told = false, shared = false;
+	bool explained = false, shared = false;
 	if (!doctor_gpus_matter(f))
 		return;
 	judge_own(f, r);
@@ -152,7 +153,7 @@ void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r)
 	for (size_t i = 0; i < f->ndevices; i++) {
 		const int gpu = doctor_find_gpu(f, &f->devices[i]);
 		if (gpu >= 0)
-			judge_device(f, &f->devices[i], &f->driver.gpus[gpu], &told, r);
+			judge_device(f, &f->devices[i], &f->driver.gpus[gpu], &explained, r);
 	}
 	if (shared && f->uid != f->daemon.uid)
 		doctor_say(r, "mps", DOCTOR_NOTE,

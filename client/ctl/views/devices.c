@@ -102,8 +102,8 @@ static void versions(const struct view *v)
 	char driver[VERSION_TEXT], nccl[VERSION_TEXT];
 	for (size_t i = 0; i < s->ndevices; i++) {
 		const ncclsvc_device_info *x = &s->devices[i];
-		bool told = i && !versions_differ(x, &s->devices[i - 1]);
-		if (told || !x->driver_version)
+		bool same = i && !versions_differ(x, &s->devices[i - 1]);
+		if (same || !x->driver_version)
 			continue;
 		driver_version(x->driver_version, driver);
 		if (i)

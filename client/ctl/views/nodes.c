@@ -92,21 +92,21 @@ static void tell(const struct view *v, const ncclsvc_node_info *n, const struct 
 	free(s);
 }
 
-static bool names(const struct why_report *told, uint32_t node)
+static bool names(const struct why_report *report, uint32_t node)
 {
-	for (size_t i = 0; told && i < told->n; i++)
-		for (size_t k = 0; k < told->findings[i].nnodes; k++)
-			if (told->findings[i].cause == WHY_SILENT &&
-			    told->findings[i].nodes[k] == node)
+	for (size_t i = 0; report && i < report->n; i++)
+		for (size_t k = 0; k < report->findings[i].nnodes; k++)
+			if (report->findings[i].cause == WHY_SILENT &&
+			    report->findings[i].nodes[k] == node)
 				return true;
 	return false;
 }
 
-void view_silence(const struct view *v, const struct why_report *told)
+void view_silence(const struct view *v, const struct why_report *report)
 {
 	const struct snapshot *s = v->s;
 	for (size_t i = 0; s->answers && i < s->nnodes; i++)
 		if (s->answers[i].asked && s->answers[i].result != NCCLSVC_OK &&
-		    !names(told, s->nodes[i].node))
+		    !names(report, s->nodes[i].node))
 			tell(v, &s->nodes[i], &s->answers[i]);
 }

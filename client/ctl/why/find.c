@@ -30,12 +30,12 @@ static size_t blame_once(const struct why *w, struct why_finding *f, const struc
 	return f->nculprits - 1;
 }
 
-/* Adds the path's culprits, and the path to those that are told. */
+/* Adds the path's culprits, and the path to those that are shown. */
 static void add_path(const struct why *w, struct why_fault *fault, const struct why_path *p)
 {
 	struct why_finding *f = &fault->f;
 	const struct why_step *last = &p->step[p->n - 1];
-	size_t place = fault->ntold;
+	size_t place = fault->nshown;
 	switch (p->cause) {
 	case WHY_RUNNING:
 		break;
@@ -56,11 +56,11 @@ static void add_path(const struct why *w, struct why_fault *fault, const struct 
 		if (place == f->nculprits) /* another path says the same */
 			return;
 	}
-	if (place >= WHY_TOLD)
+	if (place >= WHY_SHOWN)
 		return;
-	fault->told[place] = *p;
-	if (place == fault->ntold)
-		fault->ntold++;
+	fault->shown[place] = *p;
+	if (place == fault->nshown)
+		fault->nshown++;
 }
 
 /* All ranks a group waits for, as far as they are known. */
@@ -91,7 +91,7 @@ static struct why_fault *fault_of(struct why *w, const struct why_group *g, enum
 	struct why_fault *fault = &w->faults[cause];
 	if (fault->f.cause != cause) {
 		fault->f = why_finding_of(g, cause);
-		fault->ntold = fault->more = 0;
+		fault->nshown = fault->more = 0;
 	}
 	return fault;
 }
@@ -148,7 +148,7 @@ static void find_waiting(struct why *w, const struct why_group *g, struct why_re
 		if (!second && cause != WHY_DEADLOCK)
 			why_name_nodes(&f, t);
 		if (cause == WHY_DEADLOCK)
-			why_tell_deadlock(w, g, &fault->told[0], &out);
+			why_tell_deadlock(w, g, &fault->shown[0], &out);
 		else
 			why_tell_waiting(w, g, fault, &out);
 		why_report(w, report, &f, &out);

@@ -94,8 +94,8 @@ static bool same_nodes(const struct why_finding *a, const struct why_finding *b)
 }
 
 /* An older finding that says already who is to blame for this one, or NULL. */
-static struct why_finding *told_before(const struct why *w, struct why_report *report,
-				       const struct why_finding *f)
+static struct why_finding *reported_before(const struct why *w, struct why_report *report,
+					   const struct why_finding *f)
 {
 	for (size_t i = 0; i < report->n && why_goes_on(w); i++, ++*w->steps) {
 		struct why_finding *old = &report->findings[i];
@@ -151,7 +151,7 @@ void why_finding_free(struct why_finding *f)
 
 void why_report(struct why *w, struct why_report *report, struct why_finding *f, struct text *out)
 {
-	struct why_finding *old = told_before(w, report, f);
+	struct why_finding *old = reported_before(w, report, f);
 	f->text = text_steal(out);
 	if (!old) {
 		report->findings = ctl_grow(report->findings, report->n, &report->room, sizeof(*f));

@@ -8,8 +8,8 @@
 /* A fault that several ranks which an operation waits for share. */
 struct why_fault {
 	struct why_finding f;
-	struct why_path told[WHY_TOLD]; /* of the first culprits */
-	size_t ntold, more;		/* more: ranks that nobody looked at */
+	struct why_path shown[WHY_SHOWN]; /* of the first culprits */
+	size_t nshown, more;		  /* more: ranks that nobody looked at */
 };
 
 /* A finding of the group that names nobody yet. */

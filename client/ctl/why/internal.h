@@ -10,7 +10,7 @@
 #define WHY_STEPS_MAX 20000000 /* in all: about a second */
 
 #define WHY_STEPS 256 /* in one chain */
-#define WHY_TOLD  3   /* culprits told in one paragraph */
+#define WHY_SHOWN 3   /* culprits shown in one paragraph */
 #define WHY_ALSO  3   /* consequences named in one paragraph */
 
 struct why_fault;

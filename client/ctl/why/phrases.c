@@ -25,12 +25,13 @@ void why_add_rank(const struct why *w, uint64_t comm, int32_t rank, struct text 
 void why_add_ranks(const struct why *w, uint64_t comm, const int32_t *ranks, size_t n,
 		   struct text *out)
 {
-	for (size_t i = 0; i < n && i < WHY_TOLD; i++) {
+	for (size_t i = 0; i < n && i < WHY_SHOWN; i++) {
 		text_add(out, !i ? "" : i + 1 == n ? " and " : ", ");
 		why_add_rank(w, comm, ranks[i], out);
 	}
-	if (n > WHY_TOLD)
-		text_printf(out, " and %zu more rank%s", n - WHY_TOLD, n > WHY_TOLD + 1 ? "s" : "");
+	if (n > WHY_SHOWN)
+		text_printf(out, " and %zu more rank%s", n - WHY_SHOWN,
+			    n > WHY_SHOWN + 1 ? "s" : "");
 }
 
 /* "communicator world (id 1, 4 ranks)"; without the size if nranks is 0 */

@@ -13,8 +13,8 @@ static void add_called_by_all(const struct why *w, const struct why_group *g, st
 
 void why_tell_input(const struct why *w, const struct why_group *g, struct text *out)
 {
-	int32_t ranks[WHY_TOLD] = {0};
-	for (size_t i = 0; i < g->n && i < WHY_TOLD; i++)
+	int32_t ranks[WHY_SHOWN] = {0};
+	for (size_t i = 0; i < g->n && i < WHY_SHOWN; i++)
 		ranks[i] = g->tasks[i]->rank;
 	why_add_ranks(w, g->tasks[0]->comm, ranks, g->n, out);
 	why_capitalize(out, 0);
@@ -69,15 +69,15 @@ void why_tell_streams(const struct why *w, const struct why_group *g, const int3
 	text_add(out, ", but it has waited ");
 	units_age(out, g->age_ns);
 	text_add(out, " on the GPUs for the stream of ");
-	for (size_t i = 0; i < n && i < WHY_TOLD; i++) {
+	for (size_t i = 0; i < n && i < WHY_SHOWN; i++) {
 		const ncclsvc_member_info *m = why_member(w, t->comm, ranks[i]);
 		text_add(out, !i ? "" : i + 1 == n ? " and " : ", ");
 		why_add_rank(w, t->comm, ranks[i], out);
 		if (m && m->device >= 0)
 			text_printf(out, " on device %d", m->device);
 	}
-	if (n > WHY_TOLD)
-		text_printf(out, " and %zu more", n - WHY_TOLD);
+	if (n > WHY_SHOWN)
+		text_printf(out, " and %zu more", n - WHY_SHOWN);
 	text_add(out, ", where earlier work has not ended.");
 }
 

@@ -193,7 +193,7 @@ static void tell_culprit(const struct why *w, const struct why_culprit *c, struc
 
 static void tell_processes(const struct why *w, const struct why_finding *f, struct text *out)
 {
-	const size_t n = f->nculprits < WHY_TOLD ? f->nculprits : WHY_TOLD;
+	const size_t n = f->nculprits < WHY_SHOWN ? f->nculprits : WHY_SHOWN;
 	for (size_t i = 0; i < n; i++) {
 		const struct why_culprit *c = &f->culprits[i];
 		bool known = c->cause == WHY_DEADLOCK || c->cause == WHY_JOINING || has_ended(c);
@@ -211,11 +211,11 @@ static void tell_processes(const struct why *w, const struct why_finding *f, str
 
 static void tell_also(const struct why *w, const struct why_finding *f, struct text *out)
 {
-	size_t told = f->nalso < WHY_ALSO ? f->nalso : WHY_ALSO;
-	if (!told)
+	size_t shown = f->nalso < WHY_ALSO ? f->nalso : WHY_ALSO;
+	if (!shown)
 		return;
 	text_add(out, " Also waiting for this: ");
-	for (size_t i = 0; i < told; i++) {
+	for (size_t i = 0; i < shown; i++) {
 		const struct why_also *a = &f->also[i];
 		text_add(out, i ? ", " : "");
 		if (a->op) {
@@ -226,8 +226,8 @@ static void tell_also(const struct why *w, const struct why_finding *f, struct t
 		}
 		why_add_comm(w, a->comm, 0, out);
 	}
-	if (f->nalso > told)
-		text_printf(out, " and %zu more", f->nalso - told);
+	if (f->nalso > shown)
+		text_printf(out, " and %zu more", f->nalso - shown);
 	text_char(out, '.');
 }
 

@@ -6,8 +6,8 @@
 
 #include <stdlib.h>
 
-#define CHAIN_TOLD  5 /* steps; longer chains are told without their middle */
-#define CIRCLE_TOLD 4 /* ranks */
+#define CHAIN_SHOWN  5 /* steps; longer chains are shown without their middle */
+#define CIRCLE_SHOWN 4 /* ranks */
 
 /* "the Send to rank 0 of its plan's group 3 and 1 more"; false: the plan lacks nothing. */
 static bool add_missing(const struct why *w, uint64_t comm, int32_t rank, struct text *out)
@@ -54,16 +54,16 @@ static void tell_node(const struct why *w, const ncclsvc_task_info *t, uint32_t 
 /* A sentence for each node that the task asks; silent ones first. */
 static void tell_nodes(const struct why *w, const ncclsvc_task_info *t, struct text *out)
 {
-	uint32_t told = 0;
+	uint32_t shown = 0;
 	for (int silent = 1; silent >= 0; silent--)
-		for (uint32_t i = 0; i < task_asks_shown(t) && told < WHY_TOLD; i++)
+		for (uint32_t i = 0; i < task_asks_shown(t) && shown < WHY_SHOWN; i++)
 			if (why_node_is_silent(w, t->ask_nodes[i]) == silent) {
-				told++;
+				shown++;
 				tell_node(w, t, t->ask_nodes[i], out);
 			}
-	if (t->ask_count > told)
-		text_printf(out, " %u more node%s may lack ranks.", t->ask_count - told,
-			    t->ask_count - told == 1 ? "" : "s");
+	if (t->ask_count > shown)
+		text_printf(out, " %u more node%s may lack ranks.", t->ask_count - shown,
+			    t->ask_count - shown == 1 ? "" : "s");
 }
 
 /* ---- Who waits for whom ---- */
@@ -219,7 +219,7 @@ static void add_chain(const struct why *w, const struct why_path *p, struct text
 		why_add_task(s->t, out);
 		add_other_comm(w, p, s, out);
 		text_add(out, " for ");
-		if (i <= 2 && p->n > CHAIN_TOLD) {
+		if (i <= 2 && p->n > CHAIN_SHOWN) {
 			text_printf(out, "rank %d, and so on over %u ranks to ",
 				    p->step[i + 1].rank, p->n - 4);
 			i = p->n - 3;
@@ -237,21 +237,21 @@ static bool is_direct(const struct why_path *p)
 		p->cause == WHY_JOINING || (p->cause == WHY_STOPPED && !p->step[1].t));
 }
 
-/* All ranks of the fault that are told, and how many there are more. */
+/* All ranks of the fault that are shown, and how many there are more. */
 static void add_culprits(const struct why *w, const struct why_fault *fault, struct text *out)
 {
-	const size_t n = fault->f.nculprits, told = fault->ntold;
-	const size_t more = fault->more + (n > told ? n - told : 0);
+	const size_t n = fault->f.nculprits, shown = fault->nshown;
+	const size_t more = fault->more + (n > shown ? n - shown : 0);
 	bool direct = true;
-	for (size_t i = 0; i < told; i++)
-		direct &= is_direct(&fault->told[i]);
-	for (size_t i = 0; i < told; i++) {
-		const struct why_path *p = &fault->told[i];
+	for (size_t i = 0; i < shown; i++)
+		direct &= is_direct(&fault->shown[i]);
+	for (size_t i = 0; i < shown; i++) {
+		const struct why_path *p = &fault->shown[i];
 		const struct why_step *s = &p->step[p->n - 1];
-		text_add(out, !i		     ? ""
-			      : !direct		     ? ", and for "
-			      : more || i + 1 < told ? ", "
-						     : " and ");
+		text_add(out, !i		      ? ""
+			      : !direct		      ? ", and for "
+			      : more || i + 1 < shown ? ", "
+						      : " and ");
 		if (direct)
 			why_add_rank(w, s->comm, s->rank, out);
 		else
@@ -260,7 +260,7 @@ static void add_culprits(const struct why *w, const struct why_fault *fault, str
 	if (direct && more)
 		text_printf(out, " and %zu more rank%s", more, more == 1 ? "" : "s");
 	if (direct)
-		add_fault(w, &fault->told[0], told + more > 1, out);
+		add_fault(w, &fault->shown[0], shown + more > 1, out);
 	else if (more)
 		text_printf(out, " and %zu more rank%s", more, more == 1 ? "" : "s");
 }
@@ -278,7 +278,7 @@ void why_tell_waiting(const struct why *w, const struct why_group *g, const stru
 		      struct text *out)
 {
 	const ncclsvc_task_info *t = g->tasks[0];
-	const struct why_path *first = fault->ntold ? &fault->told[0] : NULL;
+	const struct why_path *first = fault->nshown ? &fault->shown[0] : NULL;
 	if (fault->f.second) {
 		why_add_task(t, out);
 		text_add(out, " of ");
@@ -364,17 +364,17 @@ static unsigned common_op(const struct why_path *p)
 
 static void add_circle(const struct why *w, const struct why_path *p, struct text *out)
 {
-	unsigned told = 0, more = 0;
+	unsigned shown = 0, more = 0;
 	for (unsigned i = (unsigned)p->cycle; i < p->n; i++) {
 		const struct why_step *s = &p->step[i];
 		const struct why_step *next = &p->step[i + 1 < p->n ? i + 1 : (unsigned)p->cycle];
 		if (!s->t)
 			continue;
-		if (told == CIRCLE_TOLD) {
+		if (shown == CIRCLE_SHOWN) {
 			more++;
 			continue;
 		}
-		text_add(out, told++ ? ", and " : "");
+		text_add(out, shown++ ? ", and " : "");
 		why_add_rank(w, s->comm, s->rank, out);
 		text_add(out, " waits in ");
 		why_add_task(s->t, out);

@@ -40,8 +40,8 @@ static struct process *far_processes(const struct snapshot *s)
 {
 	struct process *far = ctl_calloc(s->nsessions, sizeof(*far));
 	for (size_t i = 0; i < s->nsessions; i++)
-		far[i] = process_told(s->sessions[i].pid, (char)s->sessions[i].process_state,
-				      s->sessions[i].tracer_pid);
+		far[i] = process_reported(s->sessions[i].pid, (char)s->sessions[i].process_state,
+					  s->sessions[i].tracer_pid);
 	return far;
 }
 

@@ -136,7 +136,7 @@ static void on_split_result(struct comms *s, struct communicator *m, const struc
 	if (current && v->result)
 		comm_split_refused(m, v->result, v->text);
 	else if (!v->result)
-		comm_split_parts(s, current ? m : NULL, v);
+		comm_split_subcomms(s, current ? m : NULL, v);
 }
 
 static void on_result(struct comms *s, const struct control_result *v)
@@ -211,12 +211,12 @@ static void tell_begun(struct comms *s, const struct communicator *m)
 {
 	const struct control_start *start = m->begun;
 	const size_t size = sizeof(*start) + m->nranks * sizeof(start->members[0]);
-	bool told[CLUSTER_NODES_MAX] = {false};
+	bool notified[CLUSTER_NODES_MAX] = {false};
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		const uint32_t node = start->members[k].node;
-		if (node != s->coord.me && !told[node])
+		if (node != s->coord.me && !notified[node])
 			remote_send(s, node, CONTROL_START, start, size);
-		told[node] = true;
+		notified[node] = true;
 	}
 }
 
@@ -233,16 +233,16 @@ static void refuse_stray(struct comms *s, struct communicator *m, uint32_t rank)
 
 /* Members of other nodes may join at the next rendezvous before they know that the previous one is
  * lost. */
-static void give_part_up(struct comms *s, struct communicator *m)
+static void give_subcomm_up(struct comms *s, struct communicator *m)
 {
 	static const char why[] =
 		"the node where the members gathered was lost before the split was done";
-	struct control_part part = {.nranks = m->nranks};
-	memcpy(part.id, m->id, sizeof(part.id));
-	while (part.rank + 1 < m->nranks && !comm_alive(&m->members[part.rank]))
-		part.rank++;
-	remote_part_refused(s, &part, m->account->uid, m->members[part.rank].pid, NCCLSVC_PEER_GONE,
-			    why);
+	struct control_subcomm subcomm = {.nranks = m->nranks};
+	memcpy(subcomm.id, m->id, sizeof(subcomm.id));
+	while (subcomm.rank + 1 < m->nranks && !comm_alive(&m->members[subcomm.rank]))
+		subcomm.rank++;
+	remote_subcomm_refused(s, &subcomm, m->account->uid, m->members[subcomm.rank].pid,
+			       NCCLSVC_PEER_GONE, why);
 	comm_fail_joins(s, m, NCCLSVC_PEER_GONE, -1, why);
 }
 
@@ -258,7 +258,7 @@ static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lo
 	if (epoch_runs(&m->life))
 		tell_begun(s, m);
 	if (m->joining && !m->start && !comm_can_wait(m))
-		give_part_up(s, m);
+		give_subcomm_up(s, m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		const struct member *member = &m->members[k];
 		const bool joins = comm_alive(member) && member->state == NCCLSVC_MEMBER_JOINING;

@@ -153,7 +153,7 @@ void nodes_make_id(struct comms *s, const uint8_t *id, uint32_t epoch, int32_t d
 static void drop(struct nccl_comm *p, int result, int32_t rank, int32_t node, const char *why)
 {
 	struct communicator *m = p->user;
-	p->told = true;
+	p->reported = true;
 	if (p->aborting || (p->bad && !p->waiting))
 		return; /* it is being aborted already */
 	if (p->waiting) {

@@ -48,13 +48,13 @@ struct match {
 	struct task *const *tasks;
 	uint32_t ntasks;
 	const struct operation_key *at; /* the operation's key, if other nodes have tasks of it */
-	struct part *part;		/* NULL: the tasks themselves are to be ended */
+	struct subop *subop;		/* NULL: the tasks themselves are to be ended */
 };
 
 /* Tasks that one transport runs through another as part of its own. Instead of ending them, the
  * other calls this once, unless start returned BEGUN_DONE or BEGUN_NO_MEMORY. */
-struct part {
-	void (*done)(struct scheduler *sched, struct part *part, bool aborted);
+struct subop {
+	void (*done)(struct scheduler *sched, struct subop *subop, bool aborted);
 };
 
 enum begun {
@@ -122,14 +122,14 @@ struct transport {
 	/* Performs the operation with the bytes of all nodes. False: a node sent too few. */
 	bool (*unpack)(const struct internode_comm *s, struct task *const *tasks,
 		       const struct node_match *j);
-	/* Another node is ready to receive a part of an operation. */
+	/* Another node is ready to receive a subop of an operation. */
 	void (*credit)(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 		       const struct operation_key *key, const struct credit_note *note);
-	/* For a transport that sends its parts through another: will it start a part of that key?
+	/* For a transport that sends its subops through another: will it start a subop of that key?
 	 */
 	bool (*expects)(const struct scheduler *sched, const struct comm *c,
 			const struct operation_key *key);
-	/* Aborts transfers between nodes: the operation of that key with all its parts, or
+	/* Aborts transfers between nodes: the operation of that key with all its subops, or
 	 * everything (NULL). */
 	void (*break_off)(struct scheduler *sched, struct comm *c, const struct operation_key *key);
 	/* The node is lost: transfers to or from it never end. */

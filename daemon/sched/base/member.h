@@ -120,14 +120,14 @@ struct comm {
 	struct internode_comm *internode; /* NULL: all members are on this node */
 	bool internode_comm_failed;	  /* the supervisor was asked to end the epoch */
 	const struct transport *transport;
-	bool launched;	   /* in its transport's list, which frees it at the end */
-	bool broken;	   /* operations running on GPUs were aborted: their end is no success */
-	bool dead;	   /* no operation of it runs on GPUs any more */
-	bool looked;	   /* its members' `done` counts as soon as ... */
-	uint64_t told_by;  /* ... this many commands have run */
-	bool released;	   /* its streams no longer wait for GPUs */
-	uint64_t moved_ns; /* on GPUs: when one of its tasks, or the epoch, last ended */
-	uint64_t held;	   /* the round of launch_sets in which its tasks must wait */
+	bool launched; /* in its transport's list, which frees it at the end */
+	bool broken;   /* operations running on GPUs were aborted: their end is no success */
+	bool dead;     /* no operation of it runs on GPUs any more */
+	bool looked;   /* its members' `done` counts as soon as ... */
+	uint64_t commands_due; /* ... this many commands have run */
+	bool released;	       /* its streams no longer wait for GPUs */
+	uint64_t moved_ns;     /* on GPUs: when one of its tasks, or the epoch, last ended */
+	uint64_t held;	       /* the round of launch_sets in which its tasks must wait */
 	uint32_t comm_slot;
 	struct comm *prev_launched, *next_launched;
 	uint64_t uid;

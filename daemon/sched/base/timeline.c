@@ -91,7 +91,7 @@ void timeline_flies(const struct task *t)
 	t->session->lines[t->record.timeline].in_flight++;
 }
 
-void timeline_told(const struct task *t, bool well)
+void timeline_ended(const struct task *t, bool well)
 {
 	if (well && t->record.flags & SVC_TASK_CAPTURED_GROUP)
 		return; /* the GPU has written it, and the stream may have reset it */

@@ -26,7 +26,7 @@ void timeline_forget_owed(const struct sched_session *s, uint32_t timeline);
 void timeline_flies(const struct task *t);
 /* ... has ended for its client (before its completion, if it is in flight and its epoch has ended);
  */
-void timeline_told(const struct task *t, bool well);
+void timeline_ended(const struct task *t, bool well);
 /* ... has completed on the GPU. */
 void timeline_landed(const struct task *t);
 /* A record that became no task; a stream may wait for it anyway. */

@@ -138,7 +138,7 @@ static bool is_open(struct internode_comm *s, const struct operation_key *key)
 {
 	const struct comm *c = s->comm;
 	const struct node_match *j = node_match_find(s, key);
-	if (j && j->parts[j->mine].vote.kind)
+	if (j && j->voters[j->mine].vote.kind)
 		return false;
 	if (key->a < 0)
 		return key->seq >= next_collective(c) && !c->gone;

@@ -65,9 +65,9 @@ enum internode_kind {
 	/* Node -> sequencer */
 	INTERNODE_REQUEST,  /* request entries; key.seq is the request's number, key.a: more follow
 			     */
-	INTERNODE_WITHDRAW, /* key.part says of what: an operation, a creation, or all */
+	INTERNODE_WITHDRAW, /* key.subop says of what: an operation, a creation, or all */
 	/* Sequencer -> node */
-	INTERNODE_LAUNCH, /* of request key.seq; key.part is the grant */
+	INTERNODE_LAUNCH, /* of request key.seq; key.subop is the grant */
 	INTERNODE_CLOSED, /* no launch of the communicator follows */
 	/* Node -> successor of a lost sequencer, and its answer; key.a is the step */
 	INTERNODE_SUCCESSION,

@@ -34,13 +34,13 @@ struct node_match *node_match_get(struct internode_comm *s, const struct operati
 	if (j)
 		return j;
 	uint32_t n = key->a < 0 ? s->nnodes : 2;
-	j = HASH_COUNT(s->matches) < MATCHES_MAX ? calloc(1, sizeof(*j) + n * sizeof(j->parts[0]))
+	j = HASH_COUNT(s->matches) < MATCHES_MAX ? calloc(1, sizeof(*j) + n * sizeof(j->voters[0]))
 						 : NULL;
 	if (!j)
 		return NULL;
 	j->key = *key;
 	j->comm = s->comm;
-	j->nparts = n;
+	j->nvoters = n;
 	j->mine = key->a < 0 ? s->me : s->node_of[key->a] == s->me ? 0 : 1;
 	HASH_ADD(hh, s->matches, key, sizeof(j->key), j);
 	return j;
@@ -51,9 +51,9 @@ void node_match_free(struct scheduler *sched, struct internode_comm *s, struct n
 	if (j->due_ns)
 		DL_DELETE2(sched->internode->asked, j, prev_due, next_due);
 	HASH_DEL(s->matches, j);
-	for (uint32_t i = 0; i < j->nparts; i++) {
-		free(j->parts[i].vote.failed);
-		free(j->parts[i].payload);
+	for (uint32_t i = 0; i < j->nvoters; i++) {
+		free(j->voters[i].vote.failed);
+		free(j->voters[i].payload);
 	}
 	free(j->tasks);
 	free(j);
@@ -64,15 +64,15 @@ static struct operation_key collective_key(const struct comm *c)
 	return (struct operation_key){-1, -1, c->collectives, 0};
 }
 
-uint32_t node_match_node_index(const struct node_match *j, uint32_t part)
+uint32_t node_match_node_index(const struct node_match *j, uint32_t voter)
 {
 	const struct internode_comm *s = j->comm->internode;
 	if (j->key.a < 0)
-		return part;
-	return s->node_of[part ? j->key.b : j->key.a];
+		return voter;
+	return s->node_of[voter ? j->key.b : j->key.a];
 }
 
-uint32_t node_match_part_of(const struct node_match *j, uint32_t node_index)
+uint32_t node_match_voter_of(const struct node_match *j, uint32_t node_index)
 {
 	if (j->key.a < 0)
 		return node_index;
@@ -92,8 +92,8 @@ static void sum_up(const struct node_match *j, struct outcome *all)
 	all->failed = false;
 	all->status = status_ok;
 	all->posted.nkinds = 0; /* the kinds are set before they are read */
-	for (uint32_t i = 0; i < j->nparts; i++)
-		outcome_add(all, &j->parts[i].vote);
+	for (uint32_t i = 0; i < j->nvoters; i++)
+		outcome_add(all, &j->voters[i].vote);
 	if (node_match_differs(j, &all->status))
 		match_mismatch_status(j->comm, &all->posted, &all->status);
 }
@@ -105,7 +105,7 @@ static bool find_mismatch(const struct node_match *j, const struct mismatch *pos
 	if (j->key.a < 0)
 		return match_mismatch_status(j->comm, posted, st);
 	*st = status_of(NCCLSVC_MISMATCH);
-	st->field = svc_record_differs(&j->parts[0].vote.record, &j->parts[1].vote.record,
+	st->field = svc_record_differs(&j->voters[0].vote.record, &j->voters[1].vote.record,
 				       &st->value_a, &st->value_b);
 	status_name_ranks(j->comm, st, j->key.a, j->key.b);
 	return st->field;
@@ -178,7 +178,7 @@ static void start(struct scheduler *sched, struct node_match *j)
 		tasks[k]->started_ns = sched->now;
 		task_show(sched, tasks[k]);
 	}
-	if (comes_along(c, &j->parts[j->mine].vote.record, p2p)) {
+	if (comes_along(c, &j->voters[j->mine].vote.record, p2p)) {
 		if (c->transport->unpack && !c->transport->unpack(c->internode, tasks, j)) {
 			/* Does the node run another version of this program? */
 			st = status_of(NCCLSVC_PROTOCOL);
@@ -223,21 +223,21 @@ void node_match_conclude(struct scheduler *sched, struct node_match *j)
 	node_match_free(sched, j->comm->internode, j);
 }
 
-void node_match_ready(struct node_match *j, uint32_t part, const struct svc_record *record)
+void node_match_ready(struct node_match *j, uint32_t voter, const struct svc_record *record)
 {
 	const struct internode_comm *s = j->comm->internode;
 	const bool pair = j->key.a >= 0;
-	j->parts[part].vote = (struct vote){
+	j->voters[voter].vote = (struct vote){
 		.kind = VOTE_READY,
-		.rank = pair ? (part ? j->key.b : j->key.a) : (int32_t)s->ranks[s->first[part]],
-		.count = pair ? 1 : s->counts[part],
+		.rank = pair ? (voter ? j->key.b : j->key.a) : (int32_t)s->ranks[s->first[voter]],
+		.count = pair ? 1 : s->counts[voter],
 		.record = *record,
 	};
 }
 
 static void count_vote(struct scheduler *sched, struct node_match *j)
 {
-	if (++j->votes == j->nparts)
+	if (++j->votes == j->nvoters)
 		node_match_conclude(sched, j);
 }
 
@@ -250,16 +250,16 @@ void node_match_tell_failed(struct scheduler *sched, const struct node_match *j,
 		sequence_withdraw(sched, j->comm->internode, &j->key, NULL, failed);
 		return;
 	}
-	for (uint32_t i = 0; i < j->nparts; i++)
+	for (uint32_t i = 0; i < j->nvoters; i++)
 		if (i != j->mine)
 			internode_comm_send(sched, j->comm->internode, node_match_node_index(j, i),
 					    INTERNODE_FAILED, &j->key, failed, sizeof(*failed),
 					    NULL, 0);
 }
 
-bool node_match_keep_failed(struct node_match *j, uint32_t part, const struct failed_note *failed)
+bool node_match_keep_failed(struct node_match *j, uint32_t voter, const struct failed_note *failed)
 {
-	struct vote *v = &j->parts[part].vote;
+	struct vote *v = &j->voters[voter].vote;
 	v->failed = malloc(sizeof(*v->failed));
 	if (v->failed)
 		*v->failed = *failed;
@@ -315,10 +315,10 @@ void node_match_vote_failed(struct scheduler *sched, struct node_match *j, const
 	}
 	node_match_tell_failed(sched, j, &failed);
 	if (internode_comm_is_sequenced(s)) {
-		j->parts[j->mine].vote.kind = VOTE_FAILED;
+		j->voters[j->mine].vote.kind = VOTE_FAILED;
 		return;
 	}
-	j->parts[j->mine].vote.kind = VOTE_FAILED;
+	j->voters[j->mine].vote.kind = VOTE_FAILED;
 	count_vote(sched, j);
 }
 
@@ -347,7 +347,7 @@ void node_match_vote_ready(struct scheduler *sched, struct node_match *j,
 		offer(sched, j);
 		return;
 	}
-	for (uint32_t i = 0; i < j->nparts; i++) {
+	for (uint32_t i = 0; i < j->nvoters; i++) {
 		if (i == j->mine)
 			continue;
 		uint32_t node_index = node_match_node_index(j, i);
@@ -434,7 +434,7 @@ bool node_match_fail_collective(struct scheduler *sched, struct comm *c, const n
 		internode_comm_give_up(sched, c, NCCLSVC_LIMIT, UINT32_MAX);
 		return true;
 	}
-	if (j->parts[j->mine].vote.kind)
+	if (j->voters[j->mine].vote.kind)
 		return true;
 	ncclsvc_status own = *st;
 	node_match_name_missing(c, j, &own);
@@ -460,7 +460,7 @@ void node_match_give_up(struct scheduler *sched, struct comm *c, const ncclsvc_s
 {
 	struct node_match *j, *next;
 	HASH_ITER (hh, c->internode->matches, j, next)
-		if (j->key.a >= 0 && !j->parts[j->mine].vote.kind)
+		if (j->key.a >= 0 && !j->voters[j->mine].vote.kind)
 			node_match_vote_failed(sched, j, st);
 	for (uint64_t seq = c->collectives; seq < collectives && !c->ended; seq++)
 		give_up_collective(sched, c, st);
@@ -472,7 +472,7 @@ bool node_match_voted(struct comm *c)
 		return false;
 	const struct operation_key key = collective_key(c);
 	struct node_match *j = node_match_find(c->internode, &key);
-	return j && j->parts[j->mine].vote.kind && !j->resolved;
+	return j && j->voters[j->mine].vote.kind && !j->resolved;
 }
 
 /* This node's match of the current collective, or NULL. */
@@ -491,7 +491,7 @@ uint64_t node_match_first_ns(struct comm *c)
 bool node_match_awaited(struct comm *c)
 {
 	const struct node_match *j = find_current(c);
-	return !c->internode || (j && j->first_ns && j->votes == j->nparts - 1);
+	return !c->internode || (j && j->first_ns && j->votes == j->nvoters - 1);
 }
 
 void node_match_look(struct scheduler *sched, struct comm *c)
@@ -548,7 +548,7 @@ void node_match_withdraw(struct scheduler *sched, struct node_match *j)
 {
 	const struct failed_note note = {.status = without_missing(&j->status)};
 	j->asked = true; /* once is enough */
-	if (j->parts[j->mine].vote.kind == VOTE_FAILED) {
+	if (j->voters[j->mine].vote.kind == VOTE_FAILED) {
 		sequence_wait_no_more(sched, j->comm->internode, &j->key, &note);
 		return;
 	}
@@ -577,8 +577,8 @@ static void ask(struct scheduler *sched, struct node_match *j, const ncclsvc_sta
 		ask_sequencer(sched, j);
 		return;
 	}
-	for (uint32_t i = 0; i < j->nparts; i++)
-		if (!j->parts[i].vote.kind)
+	for (uint32_t i = 0; i < j->nvoters; i++)
+		if (!j->voters[i].vote.kind)
 			internode_comm_send(sched, j->comm->internode, node_match_node_index(j, i),
 					    INTERNODE_ASK, &j->key, st, sizeof(*st), NULL, 0);
 }
@@ -594,7 +594,7 @@ static uint32_t silent_node(const struct scheduler *sched, const struct node_mat
 	uint32_t i = 0;
 	if (internode_comm_is_sequenced(j->comm->internode))
 		return sequence_node_index(sched, j->comm->internode);
-	while (j->parts[i].vote.kind)
+	while (j->voters[i].vote.kind)
 		i++;
 	return node_match_node_index(j, i);
 }
@@ -610,7 +610,7 @@ void node_match_expire(struct scheduler *sched)
 		const ncclsvc_status differ = j->status;
 		if (j->tasks && !j->asked)
 			ask(sched, j, &differ); /* with the differences known by now */
-		else if (j->votes < j->nparts)
+		else if (j->votes < j->nvoters)
 			internode_comm_give_up(sched, j->comm, NCCLSVC_TIMEOUT,
 					       silent_node(sched, j));
 	}
@@ -621,11 +621,11 @@ void node_match_expire(struct scheduler *sched)
 void node_match_entry(const struct node_match *j, struct request_entry *entry)
 {
 	const struct internode_comm *s = j->comm->internode;
-	const struct vote *v = &j->parts[j->mine].vote;
+	const struct vote *v = &j->voters[j->mine].vote;
 	*entry = (struct request_entry){
 		.internode_id = s->id,
 		.key = j->key,
-		.nparts = j->nparts,
+		.nvoters = j->nvoters,
 		.place = j->mine,
 		.rank = v->rank,
 		.count = v->count,
@@ -638,9 +638,9 @@ void node_match_vote_again(struct scheduler *sched, struct internode_comm *s)
 {
 	struct node_match *j, *next;
 	HASH_ITER (hh, s->matches, j, next) {
-		const struct vote *mine = &j->parts[j->mine].vote;
+		const struct vote *mine = &j->voters[j->mine].vote;
 		const struct failed_note note = {.status = without_missing(&j->status)};
-		const bool failed = mine->kind == VOTE_FAILED && j->votes < j->nparts;
+		const bool failed = mine->kind == VOTE_FAILED && j->votes < j->nvoters;
 		if (failed)
 			sequence_withdraw(sched, s, &j->key, NULL, mine->failed);
 		if (failed && j->asked)

@@ -18,9 +18,9 @@ struct node_match {
 	struct operation_key key;
 	struct comm *comm;
 	UT_hash_handle hh;
-	uint32_t nparts; /* nodes that take part */
-	uint32_t mine;	 /* the index of this node among them */
-	uint32_t votes;	 /* including this node's own */
+	uint32_t nvoters; /* nodes that take part */
+	uint32_t mine;	  /* the index of this node among them */
+	uint32_t votes;	  /* including this node's own */
 	bool resolved; /* all nodes have voted, one of them FAILED: status is for tasks posted later
 			*/
 	bool asked;
@@ -31,7 +31,7 @@ struct node_match {
 	struct task **tasks;   /* of this node, that wait here; NULL: none (yet) */
 	uint32_t ntasks;
 	struct node_match *prev_due, *next_due;
-	struct node_vote parts[]; /* by node index; of a pair: sender, receiver */
+	struct node_vote voters[]; /* by node index; of a pair: sender, receiver */
 };
 
 /* ---- For the scheduler ---- */
@@ -104,20 +104,20 @@ void node_match_commit(struct scheduler *sched, struct node_match *j, struct tas
 /* Sends to all other nodes that take part. */
 void node_match_tell_failed(struct scheduler *sched, const struct node_match *j,
 			    const struct failed_note *failed);
-/* The part's node is ready, with this record. */
-void node_match_ready(struct node_match *j, uint32_t part, const struct svc_record *record);
+/* The voter is ready, with this record. */
+void node_match_ready(struct node_match *j, uint32_t voter, const struct svc_record *record);
 /* This node's vote, which may be the last one. */
 void node_match_vote_ready(struct scheduler *sched, struct node_match *j,
 			   const struct svc_record *record);
 void node_match_vote_failed(struct scheduler *sched, struct node_match *j,
 			    const ncclsvc_status *st);
 /* Converts between a node's index in the communicator and its index among those that take part. */
-uint32_t node_match_node_index(const struct node_match *j, uint32_t part);
-uint32_t node_match_part_of(const struct node_match *j, uint32_t node_index);
+uint32_t node_match_node_index(const struct node_match *j, uint32_t voter);
+uint32_t node_match_voter_of(const struct node_match *j, uint32_t node_index);
 /* Because the records of a collective differ? */
 bool node_match_differs(const struct node_match *j, const ncclsvc_status *st);
-/* Keeps the failure of that part. False: no memory. */
-bool node_match_keep_failed(struct node_match *j, uint32_t part, const struct failed_note *failed);
+/* Keeps the failure of that voter. False: no memory. */
+bool node_match_keep_failed(struct node_match *j, uint32_t voter, const struct failed_note *failed);
 /* It has failed, and no task of this node waits in it. */
 void node_match_conclude_failed(struct scheduler *sched, struct node_match *j);
 /* For a TIMEOUT: the local ranks that have not posted it. */

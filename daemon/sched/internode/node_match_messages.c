@@ -71,10 +71,10 @@ static void show_posted(const struct node_match *j, uint32_t node_index)
 	}
 }
 
-static void take_ready(struct scheduler *sched, struct node_match *j, uint32_t part,
+static void take_ready(struct scheduler *sched, struct node_match *j, uint32_t voter,
 		       const char *body, size_t bytes)
 {
-	struct node_vote *v = &j->parts[part];
+	struct node_vote *v = &j->voters[voter];
 	struct svc_record record;
 	memcpy(&record, body, sizeof(record));
 	v->bytes = bytes - sizeof(record);
@@ -86,17 +86,17 @@ static void take_ready(struct scheduler *sched, struct node_match *j, uint32_t p
 		}
 		memcpy(v->payload, body + sizeof(record), v->bytes);
 	}
-	int32_t gone = j->parts[j->mine].vote.kind ? -1 : who_is_gone(j->comm, &j->key);
+	int32_t gone = j->voters[j->mine].vote.kind ? -1 : who_is_gone(j->comm, &j->key);
 	bool pair = j->key.a >= 0;
-	node_match_ready(j, part, &record);
+	node_match_ready(j, voter, &record);
 	j->votes++;
 	if (!j->first_ns)
 		j->first_ns = sched->now;
-	show_posted(j, part);
+	show_posted(j, voter);
 	if (gone >= 0) {
 		ncclsvc_status st = status_gone(j->comm, gone);
 		node_match_vote_failed(sched, j, &st);
-	} else if (j->votes == j->nparts) {
+	} else if (j->votes == j->nvoters) {
 		if (pair && j->resolved) /* this side failed, and no task waits */
 			node_match_free(sched, j->comm->internode, j);
 		else
@@ -130,24 +130,24 @@ static void learn_departure(struct scheduler *sched, struct comm *c, const nccls
 	release_member(sched, c, rank);
 }
 
-static void take_failed(struct scheduler *sched, struct node_match *j, uint32_t part,
+static void take_failed(struct scheduler *sched, struct node_match *j, uint32_t voter,
 			const struct failed_note *failed)
 {
 	const ncclsvc_status *st = &failed->status;
-	const struct vote *mine = &j->parts[j->mine].vote;
+	const struct vote *mine = &j->voters[j->mine].vote;
 	bool resolved = j->resolved;
-	if (!node_match_keep_failed(j, part, failed)) {
+	if (!node_match_keep_failed(j, voter, failed)) {
 		internode_comm_give_up(sched, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	if (!note_valid(j->comm, failed)) {
 		internode_comm_give_up(sched, j->comm, NCCLSVC_PROTOCOL,
-				       node_match_node_index(j, part));
+				       node_match_node_index(j, voter));
 		return;
 	}
 	if (j->key.a >= 0 && (!mine->kind || resolved)) {
 		/* Kept for a task posted later; or both sides have failed, and it is done. */
-		j->parts[part].vote.kind = VOTE_FAILED;
+		j->voters[voter].vote.kind = VOTE_FAILED;
 		j->votes++;
 		j->resolved = true;
 		j->status = *st;
@@ -155,14 +155,14 @@ static void take_failed(struct scheduler *sched, struct node_match *j, uint32_t 
 			node_match_free(sched, j->comm->internode, j);
 		return;
 	}
-	j->parts[part].vote.kind = VOTE_FAILED;
+	j->voters[voter].vote.kind = VOTE_FAILED;
 	j->votes++;
 	const bool differs = node_match_differs(j, st);
 	if (differs)
-		show_posted(j, part);
+		show_posted(j, voter);
 	if (!mine->kind && !differs)
 		agree_to_fail(sched, j, st); /* and that may conclude it */
-	else if (j->votes == j->nparts)
+	else if (j->votes == j->nvoters)
 		node_match_conclude(sched, j);
 }
 
@@ -170,9 +170,9 @@ static void take_failed(struct scheduler *sched, struct node_match *j, uint32_t 
 static struct node_match *waits_for(const struct internode_comm *s, uint32_t node_index)
 {
 	for (struct node_match *j = s->matches; j; j = j->hh.next) {
-		const uint32_t part = node_match_part_of(j, node_index);
-		if (node_match_node_index(j, part) == node_index && j->parts[j->mine].vote.kind &&
-		    !j->parts[part].vote.kind && !j->resolved)
+		const uint32_t voter = node_match_voter_of(j, node_index);
+		if (node_match_node_index(j, voter) == node_index && j->voters[j->mine].vote.kind &&
+		    !j->voters[voter].vote.kind && !j->resolved)
 			return j;
 	}
 	return NULL;
@@ -188,7 +188,7 @@ void node_match_node_over(struct scheduler *sched, struct comm *c, uint32_t node
 		return;
 	const struct failed_note gone = {.status = status_gone(c, rank)};
 	while (!s->over && (j = waits_for(s, node_index)))
-		take_failed(sched, j, node_match_part_of(j, node_index), &gone);
+		take_failed(sched, j, node_match_voter_of(j, node_index), &gone);
 }
 
 void node_match_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
@@ -224,17 +224,17 @@ void node_match_take_message(struct scheduler *sched, struct internode_comm *s, 
 		internode_comm_give_up(sched, c, NCCLSVC_LIMIT, node_index);
 		return;
 	}
-	uint32_t part = node_match_part_of(j, node_index);
+	uint32_t voter = node_match_voter_of(j, node_index);
 	if (h->kind == INTERNODE_ASK) {
-		if (!j->parts[j->mine].vote.kind)
+		if (!j->voters[j->mine].vote.kind)
 			agree_to_fail(sched, j, &st);
-	} else if (j->parts[part].vote.kind || part == j->mine) {
+	} else if (j->voters[voter].vote.kind || voter == j->mine) {
 		internode_comm_give_up(sched, c, NCCLSVC_PROTOCOL, node_index);
 		return;
 	} else if (h->kind == INTERNODE_READY) {
-		take_ready(sched, j, part, body, h->bytes);
+		take_ready(sched, j, voter, body, h->bytes);
 	} else {
-		take_failed(sched, j, part, &failed);
+		take_failed(sched, j, voter, &failed);
 	}
 	j = key.a >= 0 && operation_plan(&key) ? node_match_find(s, &key) : NULL;
 	if (j)
@@ -246,18 +246,18 @@ void node_match_take_message(struct scheduler *sched, struct internode_comm *s, 
 static void show_waiting(const struct node_match *j, const char *body, size_t bytes)
 {
 	for (; bytes >= sizeof(uint32_t); body += sizeof(uint32_t), bytes -= sizeof(uint32_t)) {
-		uint32_t part;
-		memcpy(&part, body, sizeof(part));
-		if (part < j->nparts)
-			show_posted(j, part);
+		uint32_t voter;
+		memcpy(&voter, body, sizeof(voter));
+		if (voter < j->nvoters)
+			show_posted(j, voter);
 	}
 }
 
 static void be_asked(struct scheduler *sched, struct node_match *j, const ncclsvc_status *why)
 {
-	if (!j->parts[j->mine].vote.kind) {
+	if (!j->voters[j->mine].vote.kind) {
 		agree_to_fail(sched, j, why);
-	} else if (j->parts[j->mine].vote.kind == VOTE_READY && !j->asked) {
+	} else if (j->voters[j->mine].vote.kind == VOTE_READY && !j->asked) {
 		/* It has been requested, so it is in progress. */
 		j->status = *why;
 		if (!node_match_request(j))
@@ -272,14 +272,14 @@ static void be_failed(struct scheduler *sched, struct node_match *j,
 	ncclsvc_status st = failed->status;
 	struct comm *c = j->comm;
 	const bool pair = j->key.a >= 0;
-	if (j->votes == j->nparts)
+	if (j->votes == j->nvoters)
 		return; /* a successor tells all nodes, as some do not know */
 	if (node_match_differs(j, &st))
 		match_mismatch_status(c, &failed->posted, &st);
 	else if (pair && st.result == NCCLSVC_MISMATCH)
 		status_name_ranks(c, &st, st.rank_a, st.rank_b);
 	j->status = st;
-	j->votes = j->nparts;
+	j->votes = j->nvoters;
 	sequence_remember_failed(c->internode, &j->key, failed);
 	if (j->tasks) {
 		node_match_call_off(sched, j);
@@ -369,7 +369,7 @@ void node_match_member_left(struct scheduler *sched, struct comm *c, int32_t ran
 		struct task *t = internode_comm_is_sequenced(s) ? any_task(j) : NULL;
 		if (t)
 			node_match_ask(sched, t, st);
-		else if (!j->parts[j->mine].vote.kind)
+		else if (!j->voters[j->mine].vote.kind)
 			node_match_vote_failed(sched, j, st);
 	}
 	node_match_node_over(sched, c, s->node_of[rank]);

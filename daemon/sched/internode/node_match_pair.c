@@ -78,7 +78,7 @@ static ncclsvc_status kind_status(const struct node_match *j, bool sends, bool p
  * waited for each other. A task that comes now is a different operation. */
 static bool is_skipped(const struct node_match *j)
 {
-	return j->resolved && j->votes == j->nparts &&
+	return j->resolved && j->votes == j->nvoters &&
 	       (deadlock_is_cause(&j->status) ||
 		(j->status.result == NCCLSVC_MISMATCH && j->status.field == NCCLSVC_FIELD_PLAN));
 }
@@ -129,7 +129,7 @@ static struct node_match *next_match(struct scheduler *sched, struct internode_c
 static void post_to_failed(struct scheduler *sched, struct node_match *j, struct task *t)
 {
 	const ncclsvc_status st = j->status;
-	if (!j->parts[j->mine].vote.kind) /* the other side waits for it */
+	if (!j->voters[j->mine].vote.kind) /* the other side waits for it */
 		node_match_tell_failed(sched, j, &(struct failed_note){.status = st});
 	node_match_free(sched, t->comm->internode, j);
 	release_end(sched, t, &st);
@@ -169,7 +169,7 @@ void node_match_post_p2p(struct scheduler *sched, struct task *t)
 	t->stage = POSTED;
 	member_of(t)->posted++;
 	tasks[t->record.op == NCCLSVC_SEND ? 0 : 1] = t;
-	if (j->parts[0].vote.kind == VOTE_FAILED || j->parts[1].vote.kind == VOTE_FAILED) {
+	if (j->voters[0].vote.kind == VOTE_FAILED || j->voters[1].vote.kind == VOTE_FAILED) {
 		free(tasks);
 		post_to_failed(sched, j, t);
 		return;
@@ -190,9 +190,9 @@ void node_match_forget_left(struct scheduler *sched, struct node_match *j)
 {
 	const int32_t rank = local_rank(j);
 	const uint32_t plan = operation_plan(&j->key);
-	const bool voted = j->parts[j->mine].vote.kind;
+	const bool voted = j->voters[j->mine].vote.kind;
 	if (!plan || plan > j->comm->members[rank].plan_left || j->tasks ||
-	    (voted && j->votes < j->nparts))
+	    (voted && j->votes < j->nvoters))
 		return;
 	const ncclsvc_status st = plan_left_status(j->comm, rank);
 	if (!voted && !j->comm->internode->over)

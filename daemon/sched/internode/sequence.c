@@ -181,8 +181,8 @@ void sequence_request_creation(struct scheduler *sched, struct creation *k,
 	r->n = 1;
 	r->entries[0] = (struct request_entry){
 		.internode_id = k->serial,
-		.key = {.part = OPERATION_MAKE},
-		.nparts = k->nnodes,
+		.key = {.subop = OPERATION_MAKE},
+		.nvoters = k->nnodes,
 		.order = ++sched->sets->nmatched,
 	};
 	add_request(sched, r);
@@ -280,7 +280,7 @@ void sequence_cancel_creation(struct scheduler *sched, uint64_t number)
 	if (!r->ordered)
 		say(sched,
 		    &(struct internode_header){.kind = INTERNODE_WITHDRAW,
-					       .key = {.seq = r->number, .part = OPERATION_MAKE}},
+					       .key = {.seq = r->number, .subop = OPERATION_MAKE}},
 		    NULL);
 	request_forget(sched, r);
 }
@@ -321,7 +321,7 @@ void sequence_leave(struct scheduler *sched, const struct internode_comm *s)
 {
 	const struct internode_header h = {.kind = INTERNODE_WITHDRAW,
 					   .internode_id = s->id,
-					   .key = {.part = WITHDRAW_ALL},
+					   .key = {.subop = WITHDRAW_ALL},
 					   .bytes = s->nnodes * sizeof(s->nodes[0])};
 	say(sched, &h, s->nodes);
 }
@@ -400,7 +400,7 @@ static void tell_launch(void *arg, uint32_t node, uint64_t number, uint64_t gran
 {
 	struct scheduler *sched = arg;
 	const struct internode_header h = {.kind = INTERNODE_LAUNCH,
-					   .key = {.seq = number, .part = grant}};
+					   .key = {.seq = number, .subop = grant}};
 	if (!sched->internode->lost[node])
 		internode_comm_send_node(sched, node, &h, NULL);
 }
@@ -478,11 +478,11 @@ static void take_withdrawal(struct scheduler *sched, uint32_t from,
 {
 	const size_t fixed = offsetof(struct withdrawal, nodes);
 	struct withdrawal w;
-	if (h->key.part == OPERATION_MAKE) {
+	if (h->key.subop == OPERATION_MAKE) {
 		sequencer_forget(sched->sequence->sequencer, from, h->key.seq);
 		return;
 	}
-	if (h->key.part == WITHDRAW_ALL) {
+	if (h->key.subop == WITHDRAW_ALL) {
 		take_leave(sched, from, h, body);
 		return;
 	}
@@ -529,7 +529,7 @@ void sequence_take_message(struct scheduler *sched, const struct internode_heade
 	sched->sequence->message_ns = sched->now;
 	switch (h->kind) {
 	case INTERNODE_LAUNCH:
-		be_ordered(sched, h->key.seq, h->key.part);
+		be_ordered(sched, h->key.seq, h->key.subop);
 		break;
 	case INTERNODE_CLOSED:
 		be_closed(sched, h->internode_id);

@@ -273,7 +273,7 @@ static __attribute__((noinline)) void complete_in_full(struct scheduler *sched, 
 {
 	tell(sched, t, how);
 	if (t->record.timeline)
-		timeline_told(t, !how->result);
+		timeline_ended(t, !how->result);
 }
 
 void complete_task(struct scheduler *sched, struct task *t, const ncclsvc_status *how)

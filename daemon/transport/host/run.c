@@ -49,7 +49,7 @@ struct work {
 	uint64_t chunk;	      /* units per chunk */
 	uint64_t given_ns;    /* when it was given to the pool */
 	double left_ns;	      /* what one thread would have needed from then on */
-	struct part *part;    /* as in a match */
+	struct subop *subop;  /* as in a match */
 	_Atomic bool aborted; /* remaining chunks are skipped */
 	struct task *tasks[];
 };
@@ -294,8 +294,8 @@ static void finish(struct job *job, void *arg)
 	DL_DELETE(host_of(sched)->running, w);
 	forget_some(sched);
 	learn(sched, w);
-	if (w->part) {
-		w->part->done(sched, w->part, false);
+	if (w->subop) {
+		w->subop->done(sched, w->subop, false);
 		free(w);
 		return;
 	}
@@ -321,7 +321,7 @@ static bool give_to_pool(struct scheduler *sched, const struct match *match, con
 	w->job.run = run_chunk;
 	w->job.done = finish;
 	w->comm = match->comm;
-	w->part = match->part;
+	w->subop = match->subop;
 	w->first = first;
 	w->given_ns = sched->now;
 	w->left_ns = left_ns;

@@ -18,14 +18,14 @@ static void finish_op(struct scheduler *sched, struct op *op)
 {
 	struct comm *c = op->comm;
 	const uint32_t n = op->schedule.p2p ? 2 : c->nranks;
-	struct part *part = op->part;
+	struct subop *subop = op->subop;
 	ncclsvc_status st = op->aborted ? c->end : status_ok;
 	DL_DELETE(c->internode->ops, op);
 	sched->internode->ops--;
-	if (part) {
+	if (subop) {
 		const bool aborted = op->aborted;
 		free(op);
-		part->done(sched, part, aborted);
+		subop->done(sched, subop, aborted);
 		return;
 	}
 	for (uint32_t k = 0; k < n; k++)
@@ -70,7 +70,7 @@ static enum begun start(struct scheduler *sched, const struct match *m)
 		return BEGUN_NO_MEMORY;
 	op->comm = m->comm;
 	op->key = *m->at;
-	op->part = m->part;
+	op->subop = m->subop;
 	op->ntasks = m->ntasks;
 	memcpy(op->tasks, m->tasks, m->ntasks * sizeof(op->tasks[0]));
 	schedule_make(&op->schedule, op->comm->internode, op->tasks, op->key.a, op->key.b);
@@ -140,7 +140,7 @@ static void epoch_end(struct scheduler *sched, struct comm *c)
 			advance_op(sched, op);
 }
 
-/* Aborts one operation with all its parts, including those that have not begun. */
+/* Aborts one operation with all its subops, including those that have not begun. */
 static void abort_some(struct scheduler *sched, struct comm *c, const struct operation_key *key)
 {
 	struct op *op, *next;

@@ -115,7 +115,7 @@ struct block_chunk {
 struct op {
 	struct comm *comm;
 	struct operation_key key;
-	struct part *part; /* as in a match */
+	struct subop *subop; /* as in a match */
 	struct schedule schedule;
 	uint64_t next_chunk;
 	uint32_t under_way;

@@ -194,16 +194,16 @@ bool small_finish(const struct internode_comm *s, struct task *const *tasks,
 	if (p2p) {
 		if (!tasks[1])
 			return true;
-		if (j->parts[0].bytes < p.share)
+		if (j->voters[0].bytes < p.share)
 			return false;
-		memcpy(tasks[1]->dst, j->parts[0].payload, p.share);
+		memcpy(tasks[1]->dst, j->voters[0].payload, p.share);
 		return true;
 	}
 	const char *parts[s->nnodes];
 	for (uint32_t node_index = 0; node_index < s->nnodes; node_index++) {
-		parts[node_index] = j->parts[node_index].payload;
+		parts[node_index] = j->voters[node_index].payload;
 		if (node_index != s->me &&
-		    j->parts[node_index].bytes < bytes_between(&p, node_index, s->me))
+		    j->voters[node_index].bytes < bytes_between(&p, node_index, s->me))
 			return false;
 	}
 	if (svc_op_reduces(p.record.op)) {

@@ -33,7 +33,7 @@ void transfer_tag_put(struct scheduler *sched, int32_t tag)
 
 static bool same(const struct operation_key *a, const struct operation_key *b)
 {
-	return a->a == b->a && a->b == b->b && a->seq == b->seq && a->part == b->part;
+	return a->a == b->a && a->b == b->b && a->seq == b->seq && a->subop == b->subop;
 }
 
 void transfer_refuse_credits(struct scheduler *sched, struct internode_comm *s,

@@ -66,9 +66,10 @@ static bool look_at_slots(struct scheduler *sched, struct comm *c)
 	}
 	if (any) {
 		c->looked = true;
-		c->told_by = atomic_load_explicit(&sched->commands_queued, memory_order_acquire);
+		c->commands_due =
+			atomic_load_explicit(&sched->commands_queued, memory_order_acquire);
 	}
-	return c->looked && c->told_by <= sched->commands_run;
+	return c->looked && c->commands_due <= sched->commands_run;
 }
 
 static void land_all(struct scheduler *sched, struct comm *c)

@@ -101,7 +101,7 @@ static bool begin_chunk(struct scheduler *sched, struct staged *op)
 	}
 	k->lo = op->taken;
 	k->count = left < op->step ? left : op->step;
-	k->part = ++op->parts;
+	k->subop = ++op->subops;
 	op->taken += k->count;
 	op->under_way++;
 	DL_APPEND(op->chunks, k);
@@ -119,9 +119,9 @@ static void end_chunk(struct scheduler *sched, struct chunk *k)
 	free_chunk(k);
 }
 
-static void moved(struct scheduler *sched, struct part *part, bool aborted)
+static void moved(struct scheduler *sched, struct subop *subop, bool aborted)
 {
-	struct chunk *k = (struct chunk *)part;
+	struct chunk *k = (struct chunk *)subop;
 	(void)sched;
 	k->moving = false;
 	k->op->aborted |= aborted;
@@ -137,7 +137,7 @@ static void move(struct scheduler *sched, struct chunk *k)
 		return;
 	for (uint32_t i = 0; i < op->ntasks; i++)
 		tasks[i] = op->tasks[i] ? &k->shadows[i] : NULL;
-	key.part = k->part;
+	key.subop = k->subop;
 	k->in.done = moved;
 	k->moving = true; /* it may end at once */
 	const struct match match = {op->comm, tasks, op->ntasks, op->across ? &key : NULL, &k->in};

@@ -31,10 +31,10 @@ extern const struct transport staged_transport;
 enum chunk_stage { CHUNK_IN, CHUNK_MOVE, CHUNK_OUT, CHUNK_OVER };
 
 struct chunk {
-	struct part in; /* must come first; for the transport that moves or reduces it */
+	struct subop in; /* must come first; for the transport that moves or reduces it */
 	struct staged *op;
 	struct chunk *prev, *next;
-	uint64_t part; /* from 1 */
+	uint64_t subop; /* from 1 */
 	uint64_t lo, count;
 	enum chunk_stage stage;
 	bool begun;  /* this stage has begun: its copies are launched, or its work is running */
@@ -52,12 +52,12 @@ struct staged {
 	bool pair;	/* a Send and its Recv */
 	bool across;	/* other nodes have members of it, too */
 	bool aborted;	/* it ends with its epoch */
-	bool given_up;	/* and its parts between nodes know */
+	bool given_up;	/* and its subops between nodes know */
 	int result;	/* why no more chunks begin; 0: they do */
 	uint64_t size;	/* of an element */
 	uint64_t step;	/* elements in a chunk */
 	uint64_t taken; /* elements assigned to chunks so far */
-	uint64_t parts;
+	uint64_t subops;
 	uint32_t under_way;
 	struct chunk *chunks;
 	uint32_t ntasks;

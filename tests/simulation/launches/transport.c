@@ -160,7 +160,7 @@ static enum plant loss_of(const struct internode_header *h)
 	case INTERNODE_CLOSED:
 		return PLANT_LOSE_CLOSED;
 	case INTERNODE_WITHDRAW:
-		return h->key.part ? PLANT_LOSE_LEAVE : PLANT_LOSE_WITHDRAW;
+		return h->key.subop ? PLANT_LOSE_LEAVE : PLANT_LOSE_WITHDRAW;
 	}
 	return PLANT_NONE;
 }
