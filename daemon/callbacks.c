@@ -3,9 +3,9 @@
 
 #include "channel/cluster.h"
 #include "comm/comm.h"
-#include "comm/gpus.h"
-#include "comm/nodes/nodes.h"
-#include "comm/peer/shares.h"
+#include "comm/comm_gpus.h"
+#include "comm/nodes/node_reports.h"
+#include "comm/peer/share_log.h"
 #include "memory/memory.h"
 #include "server/relay.h"
 #include "server/server_state.h"

@@ -25,7 +25,7 @@
 #include "proto/names.h"
 #include "proto/ncclsvc_types.h"
 #include "proto/worker_protocol.h"
-#include "server/config.h"
+#include "server/config_sources.h"
 #include "server/own_socket.h"
 #include "server/server.h"
 #include "worker/worker_main.h"

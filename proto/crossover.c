@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "abi/peer.h"
+#include "abi/peer_abi.h"
 #include "fdio.h"
 
 #define FILE_BYTES 65536 /* at most */

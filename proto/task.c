@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "abi/peer.h"
+#include "abi/peer_abi.h"
 #include "names.h"
 
 /* size: of an element. */

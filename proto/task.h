@@ -55,7 +55,7 @@ unsigned svc_refusal_reason(uint64_t word);
 unsigned svc_record_differs(const struct svc_record *a, const struct svc_record *b,
 			    uint64_t *value_a, uint64_t *value_b);
 
-/* The contents of a kernel's header (abi/peer.h). */
+/* The contents of a kernel's header (abi/peer_abi.h). */
 struct svc_record svc_header_record(uint64_t header);
 
 #endif

@@ -44,7 +44,7 @@ struct svc_join {
 	 * it lacks their device nodes. Their communicators have no kernels. */
 	uint16_t out_of_reach;
 	/* 0, or a lent region of the member's GPU, zeroed and at least PEER_STAGING bytes long
-	 * (abi/peer.h). If all members have one, their kernels may use it. */
+	 * (abi/peer_abi.h). If all members have one, their kernels may use it. */
 	uint32_t staging;
 	char label[NCCLSVC_NAME_BYTES]; /* the user's name (svc_label_ok) */
 };

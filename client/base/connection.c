@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "clock.h"
 #include "connection.h"
+#include "deadline_clock.h"
 #include "error.h"
 #include "fork.h"
 #include "frame.h"

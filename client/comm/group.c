@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "core/op.h"
 #include "core/refusal.h"
-#include "core/session.h"
+#include "core/session_handle.h"
 #include "core/thread.h"
 #include "group.h"
 #include "submit.h"

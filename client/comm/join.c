@@ -5,13 +5,13 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "core/call.h"
-#include "core/comm.h"
-#include "core/session.h"
-#include "cuda/gpu.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
 #include "cuda/peer.h"
+#include "cuda/session_gpu.h"
 #include "join.h"
 #include "join_request.h"
 #include "launcher.h"

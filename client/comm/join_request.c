@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
-#include "core/comm.h"
-#include "core/session.h"
-#include "cuda/gpu.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
+#include "cuda/session_gpu.h"
 #include "proto/names.h"
 
 static _Thread_local char next_label[NCCLSVC_NAME_BYTES];

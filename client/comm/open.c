@@ -7,15 +7,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "core/dispatch.h"
-#include "core/session.h"
-#include "core/socket.h"
+#include "core/session_handle.h"
+#include "core/session_socket.h"
+#include "core/session_timeline.h"
 #include "core/thread.h"
-#include "core/timeline.h"
-#include "cuda/gpu.h"
+#include "cuda/session_gpu.h"
 #include "identity.h"
 #include "join.h"
 #include "open.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Turns the operations' arguments into records. */
 #include "base/error.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "core/op.h"
 #include "core/refusal.h"
-#include "core/session.h"
+#include "core/session_handle.h"
+#include "core/session_timeline.h"
 #include "core/thread.h"
-#include "core/timeline.h"
-#include "cuda/gpu.h"
+#include "cuda/session_gpu.h"
 #include "group.h"
 #include "proto/names.h"
 #include "submit.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Finds the region of each buffer of an operation, and checks the buffers. */
 #include "base/error.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "core/op.h"
-#include "core/session.h"
-#include "cuda/gpu.h"
+#include "core/session_handle.h"
+#include "cuda/session_gpu.h"
 #include "proto/names.h"
 #include "proto/task.h"
 #include "submit.h"

@@ -2,11 +2,11 @@
  * Reduction operators created by a member. */
 #include <string.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "core/call.h"
-#include "core/comm.h"
-#include "core/session.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
 #include "proto/names.h"
 
 /* Locked. */

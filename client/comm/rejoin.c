@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
-#include "core/comm.h"
-#include "core/session.h"
-#include "core/socket.h"
-#include "cuda/gpu.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
+#include "core/session_socket.h"
 #include "cuda/peer.h"
+#include "cuda/session_gpu.h"
 #include "join.h"
 #include "join_request.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "proto/operation.h"
 #include "submit.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "base/frame.h"
-#include "session.h"
+#include "session_handle.h"
 
 bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body)
 {

@@ -45,7 +45,7 @@ void calls_give_up(ncclsvc_session *s, uint32_t comm_key);
 /* Sends a request whose answer is dropped. False: it was not sent. Locked. */
 bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body);
 
-/* ---- socket.c ---- */
+/* ---- session_socket.c ---- */
 
 /* call_begin sends the request; if it returns OK, call_finish must follow and waits for the reply.
  * Both locked, both yield. fd may be -1 and stays the caller's. */

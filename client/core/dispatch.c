@@ -10,14 +10,14 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
-#include "base/ring.h"
-#include "comm.h"
+#include "base/session_memory.h"
+#include "comm_handle.h"
 #include "dispatch.h"
 #include "failure.h"
-#include "session.h"
-#include "socket.h"
+#include "session_handle.h"
+#include "session_socket.h"
 
 #define TICK_NS 1000000
 

@@ -4,11 +4,11 @@
 
 #include "base/error.h"
 #include "call.h"
-#include "comm.h"
+#include "comm_handle.h"
 #include "failure.h"
 #include "proto/names.h"
 #include "proto/printable.h"
-#include "session.h"
+#include "session_handle.h"
 
 void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_reply *reply)
 {

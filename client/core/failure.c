@@ -5,10 +5,10 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "comm.h"
+#include "comm_handle.h"
 #include "failure.h"
 #include "proto/names.h"
-#include "session.h"
+#include "session_handle.h"
 
 static struct failure *failure_at(const struct tasks *t, uint64_t i)
 {

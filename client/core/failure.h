@@ -5,7 +5,7 @@
 #define CLIENT_CORE_FAILURE_H
 
 #include "base/error.h"
-#include "task.h"
+#include "task_slot.h"
 
 #define FAILURES_KEPT 4096
 

@@ -5,12 +5,12 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#include "base/clock.h"
-#include "base/ring.h"
+#include "base/deadline_clock.h"
+#include "base/session_memory.h"
 #include "call.h"
-#include "comm.h"
-#include "session.h"
-#include "timeline.h"
+#include "comm_handle.h"
+#include "session_handle.h"
+#include "session_timeline.h"
 
 #define WORKERS_END_NS                                                                             \
 	UINT64_C(500000000) /* without a daemon: a little over SUPERVISOR_LOST_STILL_NS */

@@ -8,10 +8,10 @@
 
 #include "base/error.h"
 #include "call.h"
-#include "comm.h"
+#include "comm_handle.h"
 #include "proto/names.h"
 #include "proto/operation.h"
-#include "session.h"
+#include "session_handle.h"
 
 /* The caller tries again after AGAIN or BUSY, and the daemon knows the other causes. After
  * PEER_GONE it only wants to know that the rank still had something to do. */

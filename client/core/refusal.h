@@ -3,7 +3,7 @@
 #define CLIENT_CORE_REFUSAL_H
 
 #include "op.h"
-#include "task.h"
+#include "task_slot.h"
 
 /* Tells the daemon that the library has refused this operation, for the reason in the thread's last
  * error: the other ranks may wait for it. Does nothing for errors that are no refusals, such as

@@ -5,10 +5,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "call.h"
-#include "session.h"
+#include "session_handle.h"
 
 #define SMALLEST_ORDER 16 /* 64 KiB */
 #define IDLE_BYTES_MAX ((size_t)512 << 20)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "session.h"
+#include "session_handle.h"
 #include "thread.h"
 
 #define THREADS_KEPT 64

@@ -2,15 +2,15 @@
  * The progress of tasks: looking at them, waiting for them, querying their results. */
 #include <string.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
-#include "base/ring.h"
-#include "comm.h"
+#include "base/session_memory.h"
+#include "comm_handle.h"
 #include "failure.h"
 #include "refusal.h"
-#include "session.h"
-#include "socket.h"
-#include "timeline.h"
+#include "session_handle.h"
+#include "session_socket.h"
+#include "session_timeline.h"
 
 #define TEST_LOOK_NS UINT64_C(10000000) /* how often a polling test checks the socket */
 

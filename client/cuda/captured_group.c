@@ -3,12 +3,12 @@
 
 #include <stdlib.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
-#include "base/ring.h"
+#include "base/session_memory.h"
 #include "core/call.h"
-#include "core/session.h"
-#include "core/timeline.h"
+#include "core/session_handle.h"
+#include "core/session_timeline.h"
 #include "peer_graph.h"
 #include "proto/names.h"
 #include "proto/operation.h"

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/session.h"
-#include "state.h"
+#include "core/session_handle.h"
+#include "gpu_state.h"
 
 /* A checkpoint and its restore take longer: at least 450 ms on an H100 with driver 580. */
 #define CHECKPOINT_NS UINT64_C(20000000)

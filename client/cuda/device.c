@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "core/comm.h"
-#include "core/session.h"
-#include "state.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
+#include "gpu_state.h"
 
 /* The session's GPU part, created at first use. NULL with the error set. Locked. */
 static struct gpu *gpu_get(ncclsvc_session *s)

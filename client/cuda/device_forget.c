@@ -2,12 +2,12 @@
  * Device memory that its owner is about to free, or has freed: the daemon releases it too. */
 #include <time.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "core/call.h"
-#include "core/session.h"
-#include "core/task.h"
-#include "state.h"
+#include "core/session_handle.h"
+#include "core/task_slot.h"
+#include "gpu_state.h"
 
 #define LOOK_NS	  100000 /* interval of checks whether tasks have ended */
 #define ANSWER_MS 100	 /* how much later than its time the daemon's answer may come */

@@ -6,14 +6,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "core/call.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "core/op.h"
-#include "core/session.h"
+#include "core/session_handle.h"
+#include "gpu_state.h"
 #include "proto/names.h"
-#include "state.h"
 
 /* A pointer's properties, as CUDA reports them. */
 struct memory {

@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "core/call.h"
 #include "core/op.h"
-#include "core/session.h"
-#include "state.h"
+#include "core/session_handle.h"
+#include "gpu_state.h"
 
 /* How many sorted regions have a base up to p. */
 static unsigned upper_bound(const struct gpu *g, uint64_t p)

@@ -3,12 +3,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "core/call.h"
-#include "core/session.h"
-#include "core/task.h"
-#include "state.h"
+#include "core/session_handle.h"
+#include "core/task_slot.h"
+#include "gpu_state.h"
 
 #define REACH_BYTES                                                                                \
 	((size_t)2 << 20) /* size of the allocation that tests whether a device is in reach */

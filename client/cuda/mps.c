@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/connection.h"
+#include "base/deadline_clock.h"
 #include "cuda.h"
-#include "gpu.h"
 #include "proto/abi/cuda_connections.h"
 #include "proto/mps.h"
+#include "session_gpu.h"
 
 #define STARTED_NS UINT64_C(1000000000)
 #define LOOK_MS	   2

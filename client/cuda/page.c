@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "core/session.h"
-#include "core/timeline.h"
-#include "state.h"
+#include "core/session_handle.h"
+#include "core/session_timeline.h"
+#include "gpu_state.h"
 
 #define FOR_GOOD (UINT64_C(1) << 62) /* beyond every value; comparisons are modulo 2^64 */
 

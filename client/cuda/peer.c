@@ -11,12 +11,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "core/call.h"
-#include "core/comm.h"
-#include "core/session.h"
-#include "core/socket.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
+#include "core/session_socket.h"
 #include "kernels/image.h"
 #include "proto/fdio.h"
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The direct transport in a session: operations that run as kernels on the trainer's own streams
- * (proto/abi/peer.h), without the daemon. It decides which members take part, holds the memory that
- * the kernels share, and aborts them. */
+ * (proto/abi/peer_abi.h), without the daemon. It decides which members take part, holds the memory
+ * that the kernels share, and aborts them. */
 #ifndef CLIENT_CUDA_PEER_H
 #define CLIENT_CUDA_PEER_H
 
 #include <pthread.h>
 
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "core/op.h"
-#include "core/task.h"
-#include "proto/abi/peer.h"
-#include "state.h"
+#include "core/task_slot.h"
+#include "gpu_state.h"
+#include "proto/abi/peer_abi.h"
 
 #define WARP 32
 

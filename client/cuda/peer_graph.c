@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A communicator's operations in CUDA graphs. The library does not see launches of a graph, so the
- * GPU counts (proto/abi/peer.h). An event that graphs and single kernels record and wait for keeps
- * them in the program's launch order: a graph waits for it before the communicator's first kernel,
- * and records it behind the last one. */
+ * GPU counts (proto/abi/peer_abi.h). An event that graphs and single kernels record and wait for
+ * keeps them in the program's launch order: a graph waits for it before the communicator's first
+ * kernel, and records it behind the last one. */
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "core/comm.h"
-#include "core/session.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
 #include "peer_graph.h"
 
 ncclsvc_result peer_cannot_detach(void)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From operations to kernels: which kernel, its shape, and its argument. */
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "peer_graph.h"
 #include "proto/names.h"
 #include "proto/operation.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sends and Recvs that a thread submits together go into one kernel, in which the messages of each
  * peer and direction progress independently. */
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "peer.h"
 #include "proto/names.h"
 #include "proto/operation.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From kernels to streams. */
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
-#include "core/comm.h"
-#include "core/session.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
 #include "peer_graph.h"
 #include "proto/names.h"
 #include "proto/operation.h"

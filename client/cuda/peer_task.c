@@ -5,11 +5,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
-#include "core/comm.h"
-#include "core/session.h"
-#include "core/socket.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
+#include "core/session_socket.h"
 #include "peer.h"
 #include "proto/spin.h"
 #include "proto/task.h"

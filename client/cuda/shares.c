@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "core/call.h"
-#include "core/comm.h"
-#include "core/session.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
 #include "peer.h"
 #include "shares.h"
 

@@ -8,13 +8,13 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "core/op.h"
-#include "core/session.h"
+#include "core/session_handle.h"
+#include "core/session_timeline.h"
 #include "core/thread.h"
-#include "core/timeline.h"
+#include "gpu_state.h"
 #include "proto/names.h"
-#include "state.h"
 
 /* Limit per stream. The driver blocks a thread that puts more on a stream than its queue holds
  * (about a thousand entries), and what the stream waits for may need this session's lock. */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The operations that tasks put on their streams, and waits of streams for tasks. */
 #include "base/error.h"
-#include "base/ring.h"
+#include "base/session_memory.h"
 #include "captured_group.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "core/op.h"
-#include "core/session.h"
-#include "core/timeline.h"
+#include "core/session_handle.h"
+#include "core/session_timeline.h"
+#include "gpu_state.h"
 #include "peer.h"
-#include "state.h"
 
 static CUdeviceptr done_of(const struct pair *p)
 {

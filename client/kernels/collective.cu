@@ -5,9 +5,9 @@
  * The kernel also works with blocks of one thread: in the CPU reference, that thread is both mover
  * and monitor (work.h). */
 #include "monitor.h"
-#include "values.h"
+#include "elements.h"
 
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 #include "proto/ncclsvc_types.h"
 
 /* ---- Addresses in staging memory ---- */

@@ -4,7 +4,7 @@
 #ifndef KERNELS_CPU_REF_H
 #define KERNELS_CPU_REF_H
 
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 void ncclsvc_peer_collective(struct peer_call call);
 void ncclsvc_peer_direct(struct peer_call call);

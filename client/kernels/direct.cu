@@ -6,7 +6,7 @@
 #include "steps.h"
 #include "vectors.h"
 
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 /* A rank's work for a block. */
 struct plan {

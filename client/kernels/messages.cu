@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages on the trainer's stream: any number of Sends and Recvs, which all progress
  * independently. A block moves the messages of one peer and direction on one channel, one after the
- * other, through the channel's ring (proto/abi/peer.h). */
+ * other, through the channel's ring (proto/abi/peer_abi.h). */
 #include "monitor.h"
-#include "shares.h"
-#include "values.h"
+#include "mapped_shares.h"
+#include "elements.h"
 
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 #define AT_ONCE 4 /* lines that a thread loads before it stores the first one */
 #define VECTORS 8 /* the same for vectors of 16 bytes */

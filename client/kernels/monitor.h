@@ -3,7 +3,7 @@
 #ifndef KERNELS_MONITOR_H
 #define KERNELS_MONITOR_H
 
-#include "ending.h"
+#include "kernel_end.h"
 #include "waiting.h"
 
 DEVICE void headers_put(struct work *w)

@@ -6,7 +6,7 @@
 #ifndef KERNELS_OFFERS_H
 #define KERNELS_OFFERS_H
 
-#include "shares.h"
+#include "mapped_shares.h"
 #include "waiting.h"
 
 enum offer {

@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "cpu_ref.h"
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 #define KERNEL void
 #define THREADS_MOST(n)

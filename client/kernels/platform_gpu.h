@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 #define KERNEL		 extern "C" __attribute__((global)) void
 /* After KERNEL: the maximum number of threads of a block, which limits their registers. */

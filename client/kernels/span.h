@@ -3,8 +3,8 @@
 #ifndef KERNELS_SPAN_H
 #define KERNELS_SPAN_H
 
+#include "elements.h"
 #include "offers.h"
-#include "values.h"
 
 /* A span of the buffers: it comes from a range of ranks, and goes to another. Vector number n of it
  * belongs to one thread of one block, the same on all ranks. */

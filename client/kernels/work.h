@@ -6,7 +6,7 @@
 
 #include "platform.h"
 
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 struct block_words {
 	uint32_t launch_seq;

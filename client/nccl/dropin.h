@@ -7,13 +7,13 @@
  *
  *   version.c  the version of the daemon's NCCL
  *   error.c    results, sentences, NCCL_DEBUG
- *   driver.c   the CUDA driver             config.c   ncclConfig_t, field by field
+ *   driver.c   the CUDA driver             nccl_config.c   ncclConfig_t, field by field
  *   connections.c, mps.c  environment variables that CUDA reads when it initializes
- *   session.c  a session for each GPU; fork
+ *   nccl_session.c  a session for each GPU; fork
  *   handle.c   communicators as users see them; calls inside
  *   submit.c   operations to sessions      start.c    joins, splits, in threads
  *   redop.c    user-made reductions
- *   group.c    ncclGroupStart and End
+ *   nccl_group.c    ncclGroupStart and End
  *
  * NCCL's other functions:
  *
@@ -50,8 +50,8 @@ NCCL_MORE_FUNCTIONS(NCCL_EXPORT)
 	__attribute__((visibility("default"), alias(#function))) __typeof__(function) p##function
 
 /* A fork waits until nobody holds this file's lock, because its child could never get it.
- * Registered early, so that it is taken after session.c's lock; no other lock is taken while it is
- * held. */
+ * Registered early, so that it is taken after nccl_session.c's lock; no other lock is taken while
+ * it is held. */
 #define FREE_IN_CHILDREN(lock)                                                                     \
 	static void before_fork(void)                                                              \
 	{                                                                                          \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The functions that end communicators. */
-#include "operation.h"
+#include "nccl_operation.h"
 #include "start.h"
 
 /* Waits for all submitted operations; for non-blocking communicators, in the background. */

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "session.h"
+#include "nccl_session.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 

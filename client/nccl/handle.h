@@ -3,7 +3,7 @@
 #ifndef NCCL_HANDLE_H
 #define NCCL_HANDLE_H
 
-#include "session.h"
+#include "nccl_session.h"
 
 #define COMM_MAGIC UINT64_C(0x6e63636c73766331)
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config.h"
-#include "group.h"
+#include "nccl_config.h"
+#include "nccl_group.h"
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The operations. The service checks their arguments at submission. */
-#include "config.h"
-#include "group.h"
+#include "nccl_config.h"
+#include "nccl_group.h"
 
 static ncclResult_t operate(const char *function, unsigned op, const void *src, void *dst,
 			    size_t count, ncclDataType_t type, ncclRedOp_t redop, int peer,

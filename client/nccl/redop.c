@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "driver.h"
-#include "operation.h"
+#include "nccl_operation.h"
 
 ncclResult_t redop_take(struct operation *operation, ncclRedOp_t op)
 {

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "driver.h"
-#include "operation.h"
+#include "nccl_operation.h"
 #include "proto/group/slices.h"
 #include "proto/ring.h"
 

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "build_config.h"
-#include "process.h"
-#include "ranks.h"
+#include "child_process.h"
+#include "perf_ranks.h"
 
 /* ---- The socket they connect to ---- */
 

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "child_process.h"
 #include "modes.h"
-#include "process.h"
 
 /* ---- One row ---- */
 

@@ -4,10 +4,10 @@
 #define PERF_COLLECTIVE_H
 
 #include "cores.h"
+#include "perf_output.h"
+#include "perf_ranks.h"
 #include "plot.h"
 #include "queue.h"
-#include "ranks.h"
-#include "report.h"
 
 enum { SERVICE, BASELINE, SUBJECTS };
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "child_process.h"
 #include "collective.h"
-#include "process.h"
 
 /* The shortest time gives the highest bandwidth. */
 static struct spread bandwidth(const struct work *w, const struct value *f, enum figure time,

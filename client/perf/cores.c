@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "process.h"
+#include "child_process.h"
 #include "service.h"
 
 /* CPU time of the process in ns, including threads that have ended; -1: no such process. */

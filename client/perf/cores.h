@@ -5,7 +5,7 @@
 #define PERF_CORES_H
 
 #include "options.h"
-#include "ranks.h"
+#include "perf_ranks.h"
 
 enum cores_part { CORES_DAEMON, CORES_WORKERS, CORES_RANKS, CORES_PARTS };
 

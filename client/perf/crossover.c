@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "child_process.h"
 #include "collective.h"
 #include "modes.h"
 #include "private_daemon.h"
-#include "process.h"
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 enum { KERNELS = SERVICE, NCCL = BASELINE };
 enum { OUT_OF_PLACE, IN_PLACE, PLACES };

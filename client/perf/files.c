@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "process.h"
+#include "child_process.h"
 
 #define TAIL_LINES 12
 

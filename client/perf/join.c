@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "child_process.h"
 #include "modes.h"
-#include "process.h"
-#include "ranks.h"
-#include "report.h"
+#include "perf_output.h"
+#include "perf_ranks.h"
 
 /* On GPUs: with kernels, whose members share memory, or without. */
 enum { KERNELS, WITHOUT, WAYS };

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "child_process.h"
 #include "modes.h"
 #include "options.h"
+#include "perf_output.h"
 #include "private_daemon.h"
-#include "process.h"
-#include "report.h"
 
 /* The command line for the JSON, to repeat the run. NULL: out of memory. */
 static char *join_arguments(int argc, char **argv)

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "build_config.h"
+#include "child_process.h"
+#include "measured_work.h"
 #include "ncclsvc.h"
-#include "process.h"
-#include "values.h"
-#include "work.h"
+#include "option_values.h"
 
 enum kind {
 	HEADING, /* a heading in the help */

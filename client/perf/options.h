@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "command.h"
+#include "rank_command.h"
 #include "service.h"
 
 enum mode { MODE_COLLECTIVE, MODE_SESSIONS, MODE_JOIN, MODE_CROSSOVER };

@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "child_process.h"
 #include "ncclsvc.h"
 #include "options.h"
-#include "process.h"
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 #include "proto/crossover.h"
 
 int options_refuse(const char *format, const char *what)

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "build_config.h"
-#include "command.h"
-#include "process.h"
+#include "child_process.h"
+#include "rank_command.h"
 
 #define GRACE_MS 8000 /* time for an orderly exit */
 

@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "child_process.h"
 #include "ncclsvc.h"
-#include "process.h"
 
 #define RING_ENTRIES 1024
 #define TASKS_EACH   1000 /* tasks in a session's ring */

@@ -4,7 +4,7 @@
 #define PERF_QUEUE_H
 
 #include "options.h"
-#include "ranks.h"
+#include "perf_ranks.h"
 
 /* A process that queues collectives on communicators where one member submits nothing, and lists
  * all tasks once a second. Zero-initialized. */

@@ -9,10 +9,10 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "command.h"
+#include "child_process.h"
 #include "modes.h"
-#include "process.h"
-#include "report.h"
+#include "perf_output.h"
+#include "rank_command.h"
 #include "service.h"
 
 #define FDS_EACH  6 /* per session in this process, at most */

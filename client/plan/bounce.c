@@ -3,13 +3,13 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "core/op.h"
-#include "core/session.h"
-#include "cuda/state.h"
-#include "plan.h"
+#include "core/session_handle.h"
+#include "cuda/gpu_state.h"
+#include "member_plan.h"
 
 #define LOOK_NS 20000 /* interval of checks whether the copy is done */
 

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "core/comm.h"
-#include "core/session.h"
-#include "plan.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
+#include "member_plan.h"
 #include "proto/names.h"
 
 ncclsvc_result plan_usable(const ncclsvc_plan *p, const char *function)

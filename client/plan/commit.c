@@ -4,12 +4,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "core/call.h"
-#include "core/comm.h"
-#include "core/session.h"
-#include "plan.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
+#include "member_plan.h"
 #include "proto/fdio.h"
 
 /* The daemon answers by its own deadline; this allows for the answer's delivery. */

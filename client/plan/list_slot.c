@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Slots that lists of tensors take early and fill later. */
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "core/op.h"
-#include "core/session.h"
-#include "plan.h"
+#include "core/session_handle.h"
+#include "member_plan.h"
 
 #define LIST_OF_PLAN "a list of the plan"
 #define SPREAD	     UINT64_C(0x9e3779b97f4a7c15) /* odd, so that different numbers stay different */

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "plan.h"
+#include "member_plan.h"
 
 #define TASKS_SHOWN 4 /* of a group's tasks, in a sentence */
 

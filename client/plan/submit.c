@@ -2,16 +2,16 @@
  * Submitting a planned task. Once it has a slot, it is an operation like any other. */
 
 #include "comm/submit.h"
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "core/op.h"
 #include "core/refusal.h"
-#include "core/session.h"
+#include "core/session_handle.h"
+#include "core/session_timeline.h"
 #include "core/thread.h"
-#include "core/timeline.h"
-#include "cuda/gpu.h"
-#include "plan.h"
+#include "cuda/session_gpu.h"
+#include "member_plan.h"
 #include "proto/names.h"
 #include "proto/task.h"
 

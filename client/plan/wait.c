@@ -2,16 +2,16 @@
  * Groups and iterations: waiting for them, beginning the next iteration, and giving the plan up. */
 #include <stdio.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
-#include "base/ring.h"
+#include "base/session_memory.h"
 #include "core/call.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "core/failure.h"
-#include "core/session.h"
-#include "core/socket.h"
-#include "core/task.h"
-#include "plan.h"
+#include "core/session_handle.h"
+#include "core/session_socket.h"
+#include "core/task_slot.h"
+#include "member_plan.h"
 
 #define COMPLETION_NS UINT64_C(5000000000) /* at the end, for tasks that already run */
 

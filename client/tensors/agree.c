@@ -2,7 +2,7 @@
  * What the members of a list operation must agree on besides the tag, in 64 bits: 4 for the kind of
  * operation, 60 for types and shapes. */
 #include "base/error.h"
-#include "request.h"
+#include "list_request.h"
 #include "tensors.h"
 
 #define DIGEST_MASK ((UINT64_C(1) << AGREED_DIGEST_BITS) - 1)

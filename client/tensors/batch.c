@@ -7,15 +7,15 @@
  * what its lists submit first. */
 #include <stdlib.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "batch.h"
 #include "comm/group.h"
 #include "comm/submit.h"
-#include "core/comm.h"
-#include "core/session.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
 #include "core/thread.h"
-#include "request.h"
+#include "list_request.h"
 
 #define OPS_EACH 2 /* of one request in one submission */
 #define OPS_FEW	 8 /* this many without an allocation */

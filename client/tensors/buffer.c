@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "core/session.h"
+#include "core/session_handle.h"
 #include "tensors.h"
 
 #define SMALLEST ((uint64_t)64 << 10)

@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "batch.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
+#include "list_request.h"
 #include "proto/names.h"
-#include "request.h"
 
 /* The arguments that all three calls share. */
 struct call_of {

@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "batch.h"
 #include "comm/join.h"
-#include "core/comm.h"
-#include "core/session.h"
-#include "request.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
+#include "list_request.h"
 
 #define COMPANION UINT64_C(0x6c69737473) /* key of the second communicator's id */
 #define LABEL	  "lists on "

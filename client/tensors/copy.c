@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "core/comm.h"
-#include "core/session.h"
-#include "cuda/state.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
+#include "cuda/gpu_state.h"
 #include "tensors.h"
 
 #define EVENT_DISABLE_TIMING 2u

@@ -12,11 +12,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "core/call.h"
-#include "core/comm.h"
-#include "core/session.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
 #include "proto/names.h"
 #include "proto/printable.h"
 #include "tensors.h"

@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "core/comm.h"
-#include "core/session.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
 #include "cuda/cuda.h"
-#include "cuda/state.h"
+#include "cuda/gpu_state.h"
 #include "tensors.h"
 
 ncclsvc_result list_make(struct list *l, size_t n, size_t dims)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Lists in plans: planning them, and submitting them (planned.c). */
 #include "base/error.h"
+#include "list_request.h"
 #include "planned.h"
-#include "request.h"
 
 /* ---- Planning ---- */
 

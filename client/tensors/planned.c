@@ -9,7 +9,7 @@
 #include "planned.h"
 
 #include "batch.h"
-#include "request.h"
+#include "list_request.h"
 
 static ncclsvc_result submit(struct ncclsvc_request *r)
 {

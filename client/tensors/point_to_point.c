@@ -8,11 +8,11 @@
 
 #include "base/error.h"
 #include "batch.h"
-#include "core/comm.h"
-#include "nvtx.h"
+#include "core/comm_handle.h"
+#include "list_request.h"
+#include "profiler_ranges.h"
 #include "proto/names.h"
 #include "proto/task.h"
-#include "request.h"
 
 enum step { SHAPES_FIRST, SHAPES_REST, DATA };
 

@@ -4,10 +4,10 @@
 
 #include "base/error.h"
 #include "batch.h"
-#include "core/session.h"
+#include "core/session_handle.h"
 #include "core/thread.h"
+#include "list_request.h"
 #include "planned.h"
-#include "request.h"
 
 void lists_go_on(ncclsvc_tensors *l)
 {

@@ -2,11 +2,11 @@
  * Waiting for requests. */
 #include <time.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "batch.h"
-#include "core/session.h"
-#include "request.h"
+#include "core/session_handle.h"
+#include "list_request.h"
 
 /* IN_PROGRESS, or OK when it has ended. */
 static ncclsvc_result go_on(struct ncclsvc_request *r)

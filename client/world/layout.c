@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which ranks form which groups. Every group is an arithmetic progression of world ranks. */
 #include "base/error.h"
-#include "core/session.h"
+#include "core/session_handle.h"
 #include "world.h"
 
 #define WORLD_MAX SVC_RANKS_MAX

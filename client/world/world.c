@@ -5,15 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "comm/join.h"
 #include "comm/open.h"
 #include "core/call.h"
-#include "core/comm.h"
-#include "core/session.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
 #include "core/thread.h"
-#include "cuda/gpu.h"
+#include "cuda/session_gpu.h"
 #include "job.h"
 #include "world.h"
 

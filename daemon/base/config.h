@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The values of the daemon's configuration. server/config.c reads them, and changes some at a
- * reload. */
+ * The values of the daemon's configuration. server/config_sources.c reads them, and changes some at
+ * a reload. */
 #ifndef BASE_CONFIG_H
 #define BASE_CONFIG_H
 

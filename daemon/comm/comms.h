@@ -52,7 +52,7 @@ struct comms {
 	struct plan *plans;
 	struct crossover crossover; /* peer/limit.c: of this machine, as measured */
 	struct deadlines looks;	    /* peer/watch.c: at the control blocks of communicators */
-	struct deadlines unshares;  /* peer/shares.c: of REGION_DELs; room for all regions */
+	struct deadlines unshares;  /* peer/share_log.c: of REGION_DELs; room for all regions */
 	struct failures failures;
 	uint64_t gathered_ns; /* when what followed from failures is logged; 0: nothing has */
 	ncclsvc_status last_failure; /* result 0: none yet */

@@ -4,7 +4,7 @@
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
-#include "record/dump.h"
+#include "record/dump_file.h"
 #include "remote.h"
 #include "report.h"
 #include "requests.h"

@@ -2,7 +2,8 @@
  *
  * Deadlines of communicators. Two heaps are ordered by deadline: one of members' JOINs, and one of
  * communicators, by the earliest deadline of their split, their plan and their end. peer/watch.c
- * and peer/shares.c have others. So entries that are not due cost nothing, however many there are.
+ * and peer/share_log.c have others. So entries that are not due cost nothing, however many there
+ * are.
  */
 #include <stddef.h>
 
@@ -13,8 +14,8 @@
 #include "comms.h"
 #include "consequences.h"
 #include "gpu/nccl_comm.h"
-#include "peer/peer.h"
-#include "peer/shares.h"
+#include "peer/comm_peer.h"
+#include "peer/share_log.h"
 #include "remote.h"
 #include "requests.h"
 

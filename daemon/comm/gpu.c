@@ -3,10 +3,10 @@
 #include "gpu/gpu.h"
 #include "base/timings.h"
 #include "comm.h"
+#include "comm_gpus.h"
 #include "comms.h"
 #include "coord/messages.h"
 #include "gpu/nccl_comm.h"
-#include "gpus.h"
 #include "memory/memory.h"
 #include "remote.h"
 

@@ -6,8 +6,8 @@
 
 #include "comm.h"
 #include "comms.h"
-#include "peer/peer.h"
-#include "peer/shares.h"
+#include "peer/comm_peer.h"
+#include "peer/share_log.h"
 
 uint32_t comm_new_handle(struct session *c, struct communicator *m, int32_t rank)
 {

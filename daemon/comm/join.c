@@ -9,7 +9,7 @@
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
-#include "peer/peer.h"
+#include "peer/comm_peer.h"
 #include "proto/names.h"
 #include "remote.h"
 

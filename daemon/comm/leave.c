@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "comm.h"
 #include "comms.h"
-#include "peer/peer.h"
+#include "peer/comm_peer.h"
 #include "remote.h"
 #include "report.h"
 #include "requests.h"

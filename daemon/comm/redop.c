@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "comm.h"
+#include "comm_gpus.h"
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
-#include "gpus.h"
 #include "proto/names.h"
 
 struct redop_call {

@@ -15,7 +15,7 @@
 #include "comm.h"
 #include "comms.h"
 #include "consequences.h"
-#include "peer/peer.h"
+#include "peer/comm_peer.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "proto/printable.h"

@@ -8,7 +8,7 @@
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
-#include "peer/peer.h"
+#include "peer/comm_peer.h"
 #include "proto/names.h"
 #include "remote.h"
 #include "requests.h"

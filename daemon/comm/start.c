@@ -11,7 +11,7 @@
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
-#include "peer/peer.h"
+#include "peer/comm_peer.h"
 #include "record/record.h"
 #include "remote.h"
 

@@ -11,7 +11,7 @@
 #include "comms.h"
 #include "consequences.h"
 #include "gpu/gpu.h"
-#include "peer/peer.h"
+#include "peer/comm_peer.h"
 #include "proto/names.h"
 #include "record/record.h"
 

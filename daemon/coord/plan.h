@@ -2,7 +2,8 @@
  *
  * The plan of a communicator's epoch: for each member, groups of Sends and Recvs, known before the
  * first of them runs. The supervisor gathers and matches it, then lends it to the scheduler until
- * EVENT_PLAN_GONE. The scheduler holds tasks until their group is whole (sched/queue/plan.c).
+ * EVENT_PLAN_GONE. The scheduler holds tasks until their group is whole
+ * (sched/queue/planned_tasks.c).
  *
  *   plan_make.c        one member's plan; plan_match.c: whether all match
  *   plan_progress.c    a member's position, for inspection; comm/plan.c: requests and answers

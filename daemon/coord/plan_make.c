@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "operation.h"
+#include "node_operation.h"
 #include "plan.h"
 #include "proto/names.h"
 

@@ -26,7 +26,7 @@
 #ifndef COORD_SEQUENCER_H
 #define COORD_SEQUENCER_H
 
-#include "operation.h"
+#include "node_operation.h"
 
 #define REQUEST_ENTRIES_MAX 65536
 #define OPERATION_MAKE	    UINT64_MAX

@@ -3,7 +3,7 @@
 #ifndef COORD_VOTE_H
 #define COORD_VOTE_H
 
-#include "operation.h"
+#include "node_operation.h"
 
 /* A node whose members' records differ votes FAILED with all of their records, and waits for the
  * others' votes, as if it were READY: only all records tell which rank is the odd one out. */

@@ -59,7 +59,7 @@ struct mapping {
 	uint32_t next_free;
 	uint8_t handle[64];	      /* CUDA IPC */
 	struct range *range;	      /* if it is a range, otherwise NULL */
-	struct region_shares *shares; /* comm/peer/shares.c; NULL: it was never shared */
+	struct region_shares *shares; /* comm/peer/share_log.c; NULL: it was never shared */
 	struct handle_owner *owner, *address_owner; /* for CUDA IPC; NULL: not bound */
 };
 

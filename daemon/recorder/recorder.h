@@ -15,7 +15,7 @@
 #define RECORDER_RECORDER_H
 
 #include "account/account.h"
-#include "ring.h"
+#include "recorder_ring.h"
 
 #define RECORDER_JOINS 2048 /* as many communicators can the entries of a ring be of */
 

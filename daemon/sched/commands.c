@@ -11,7 +11,7 @@
 #include "commands.h"
 #include "ingest.h"
 #include "sched/base/pending.h"
-#include "sched/base/sessions.h"
+#include "sched/base/sched_sessions.h"
 #include "sched/base/status.h"
 #include "sched/base/supervisor.h"
 #include "sched/base/tasks.h"
@@ -21,8 +21,8 @@
 #include "sched/internode/unexpected.h"
 #include "sched/queue/captured_groups.h"
 #include "sched/queue/complete.h"
-#include "sched/queue/plan.h"
 #include "sched/queue/plan_slots.h"
+#include "sched/queue/planned_tasks.h"
 #include "sched/queue/release.h"
 #include "sched/queue/set.h"
 

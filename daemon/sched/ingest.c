@@ -13,8 +13,8 @@
 #include "sched/queue/captured_groups.h"
 #include "sched/queue/complete.h"
 #include "sched/queue/order.h"
-#include "sched/queue/plan.h"
 #include "sched/queue/plan_slots.h"
+#include "sched/queue/planned_tasks.h"
 
 /* Records taken from one ring before other rings get their turn. */
 #define BATCH		  64

@@ -14,7 +14,7 @@
 #include "base/timings.h"
 #include "commands.h"
 #include "ingest.h"
-#include "sched/base/sessions.h"
+#include "sched/base/sched_sessions.h"
 #include "sched/base/supervisor.h"
 #include "sched/base/tasks.h"
 #include "sched/internode/internode_comm.h"
@@ -119,8 +119,7 @@ static uint64_t nap_ns(const struct scheduler *sched, int ms)
 {
 	uint64_t ns = spin_nap_ns(sched->now - sched->busy_ns, SPIN_NAP_SHARE);
 	/* A graph that has started one operation waits until the next one is noticed. */
-	if (sched->captured_sessions &&
-	    sched->now - sched->captured_ns < CAPTURED_EXPECTED_NS)
+	if (sched->captured_sessions && sched->now - sched->captured_ns < CAPTURED_EXPECTED_NS)
 		ns = SPIN_NAP_MIN_NS;
 	return ms >= 0 && (uint64_t)ms * 1000000 < ns ? (uint64_t)ms * 1000000 : ns;
 }

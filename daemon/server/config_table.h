@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "config.h"
+#include "config_sources.h"
 
 enum config_kind {
 	CONFIG_INT,

@@ -7,14 +7,14 @@
 #include "base/config.h"
 #include "build_config.h"
 #include "channel/cluster.h"
-#include "comm/peer/peer.h"
+#include "comm/peer/comm_peer.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "list_parts.h"
 #include "memory/memory.h"
-#include "process.h"
 #include "proto/task.h"
 #include "relay.h"
+#include "session_process.h"
 
 #define CHUNK_WORK   32768 /* table entries visited for one chunk */
 #define PROCESS_WORK 4096  /* as many of them as a look at /proc takes the time of */

@@ -4,7 +4,7 @@
 
 #include "base/siphash.h"
 #include "channel/cluster.h"
-#include "comm/peer/peer.h"
+#include "comm/peer/comm_peer.h"
 #include "coord/plan.h"
 #include "coord/rendezvous.h"
 #include "gpu/gpu.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How late the members of this node come to their collectives. */
 #include "account/lateness.h"
-#include "comm/peer/peer.h"
+#include "comm/peer/comm_peer.h"
 #include "list_parts.h"
 
 #define HALVES_READ 16 /* as many entries of other tables take as long */

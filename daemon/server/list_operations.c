@@ -2,7 +2,7 @@
  * The list of operations: what is pending in the scheduler, then what kernels of epochs that run
  * are for, then what sessions' rings have. So an operation that ends while the list is read is in
  * it twice, rather than missing. A session sees its user's own, the administrator sees all. */
-#include "comm/record/operations.h"
+#include "comm/record/recorded_operations.h"
 #include "list_parts.h"
 #include "server_state.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "channel/cluster.h"
-#include "comm/peer/peer.h"
+#include "comm/peer/comm_peer.h"
 #include "coord/plan.h"
 #include "list_parts.h"
 #include "proto/operation.h"

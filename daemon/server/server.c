@@ -19,9 +19,9 @@
 #include "base/timings.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
-#include "comm/nodes/nodes.h"
-#include "comm/peer/peer.h"
-#include "comm/record/dump.h"
+#include "comm/nodes/node_reports.h"
+#include "comm/peer/comm_peer.h"
+#include "comm/record/dump_file.h"
 #include "comm/remote.h"
 #include "comm/report.h"
 #include "comm/requests.h"
@@ -33,7 +33,7 @@
 #include "relay.h"
 #include "sched/api/scheduler.h"
 #include "server_state.h"
-#include "session/connection.h"
+#include "session/waiting_messages.h"
 #include "transport/transports.h"
 
 #define ACCEPTS_PER_TURN 256

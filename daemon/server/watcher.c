@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/timings.h"
 #include "build_config.h"
-#include "comm/peer/peer.h"
+#include "comm/peer/comm_peer.h"
 #include "list_parts.h"
 #include "proto/names.h"
 #include "proto/printable.h"

@@ -21,11 +21,11 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/timings.h"
-#include "connection.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
 #include "session.h"
 #include "sessions.h"
+#include "waiting_messages.h"
 
 #define MESSAGES_PER_TURN 32 /* read from one session before others get their turn */
 #define CLOSED		  "its process has closed the connection"

@@ -108,7 +108,7 @@ struct session {
 	uint32_t gpu_asked, gpu_known; /* bitmaps: workers that were told of the timelines, and that
 					  know them */
 
-	int bell; /* comm/peer/shares.c: rings when another member shares memory; -1: none */
+	int bell; /* comm/peer/share_log.c: rings when another member shares memory; -1: none */
 	struct mapping *mappings; /* [1..nmappings) */
 	uint32_t nmappings, regions;
 	uint32_t free_mapping; /* the first unused one; 0: none */

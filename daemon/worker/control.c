@@ -9,9 +9,9 @@
 #include "base/closer.h"
 #include "base/log.h"
 #include "base/timings.h"
-#include "launch.h"
 #include "proto/fdio.h"
 #include "worker.h"
+#include "worker_launch.h"
 
 static void make_id(struct worker_message *m)
 {

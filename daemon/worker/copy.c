@@ -8,9 +8,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/timings.h"
-#include "launch.h"
 #include "nvtx.h"
 #include "worker.h"
+#include "worker_launch.h"
 
 bool copy_start(struct worker *w, uint64_t pinned, char *text, size_t size)
 {

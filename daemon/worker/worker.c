@@ -2,7 +2,7 @@
  * A worker's start, loop and sleep. */
 #include "worker.h"
 #include "base/clock.h"
-#include "launch.h"
+#include "worker_launch.h"
 
 #include <errno.h>
 #include <fcntl.h>

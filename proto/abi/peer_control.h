@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Part of peer.h: host memory that a member's kernels, the library and the daemon share. */
+ * Part of peer_abi.h: host memory that a member's kernels, the library and the daemon share. */
 #ifndef PROTO_PEER_CONTROL_H
 #define PROTO_PEER_CONTROL_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Part of peer.h: the memory through which kernels communicate. */
+ * Part of peer_abi.h: the memory through which kernels communicate. */
 #ifndef PROTO_PEER_STAGING_H
 #define PROTO_PEER_STAGING_H
 

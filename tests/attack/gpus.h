@@ -4,7 +4,7 @@
 #define ATTACK_GPUS_H
 
 #include "conn.h"
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 #define GPUS	 2
 #define GPU_PAGE (UINT64_C(2) << 20) /* the driver's allocation granularity */

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "graph.h"
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 #define NS_EACH UINT64_C(20) /* per unit of the kernel's second parameter */
 

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
+#include "capture_scene.h"
 #include "proto/cuda_driver.h"
-#include "scene.h"
 
 #define GLOBAL	     CU_STREAM_CAPTURE_MODE_GLOBAL
 #define THREAD_LOCAL CU_STREAM_CAPTURE_MODE_THREAD_LOCAL

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
+#include "fake_ranks.h"
 #include "proto/dynlib.h"
 #include "proto/fdio.h"
-#include "ranks.h"
 
 #define MIB ((size_t)1 << 20)
 

@@ -11,12 +11,12 @@
 
 #include <cmocka.h>
 
+#include "fake_ranks.h"
 #include "kernels/image.h"
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 #include "proto/cuda_driver.h"
 #include "proto/fdio.h"
 #include "proto/ncclsvc_types.h"
-#include "ranks.h"
 
 #define ROUNDS	  1000
 #define REPLAYS	  20

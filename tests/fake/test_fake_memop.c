@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "scene.h"
+#include "capture_scene.h"
 
 #define RELAXED CU_STREAM_CAPTURE_MODE_RELAXED
 #define A	streams[0]

@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
+#include "capture_scene.h"
 #include "proto/cuda_driver.h"
-#include "scene.h"
 
 #define RELAXED CU_STREAM_CAPTURE_MODE_RELAXED
 #define A	streams[0]

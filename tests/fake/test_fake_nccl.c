@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
+#include "fake_ranks.h"
 #include "proto/ncclsvc_types.h"
-#include "ranks.h"
 
 #define N 3 /* ranks */
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "ranks.h"
+#include "fake_ranks.h"
 
 #define MIB ((size_t)1 << 20)
 

@@ -32,10 +32,10 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "callbacks.h"
+#include "fuzz_scheduler.h"
 #include "proto/abi/worker_queue.h"
 #include "proto/fdio.h"
 #include "proto/ring.h"
-#include "scheduler.h"
 #include "server/server_state.h"
 
 #define REQUIRE(condition)                                                                         \

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "mps.h"
+#include "mps_server.h"
 #include "runner.h"
 
 struct setup setup;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ranks.h"
-#include "nodes.h"
+#include "node_stand_ins.h"
 
 #include <dirent.h>
 #include <stdio.h>

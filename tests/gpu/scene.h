@@ -4,7 +4,7 @@
 #ifndef TESTS_GPU_SCENE_H
 #define TESTS_GPU_SCENE_H
 
-#include "peer.h"
+#include "peer_members.h"
 
 struct scene {
 	struct client *c;

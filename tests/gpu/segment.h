@@ -4,7 +4,7 @@
 #ifndef TESTS_GPU_SEGMENT_H
 #define TESTS_GPU_SEGMENT_H
 
-#include "gpu.h"
+#include "gpu_context.h"
 
 struct segment {
 	CUdeviceptr base;

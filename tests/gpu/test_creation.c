@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "nodes.h"
+#include "node_stand_ins.h"
 #include "tests/integration/harness_raw.h"
 #include "watch.h"
 

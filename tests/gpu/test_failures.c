@@ -9,8 +9,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "failures.h"
-#include "nodes.h"
+#include "kill_rounds.h"
+#include "node_stand_ins.h"
 
 #define MIB    ((size_t)1 << 20)
 #define LEEWAY (256 * MIB)

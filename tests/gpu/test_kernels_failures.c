@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "kernels.h"
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 #define TIMEOUT_MS 300
 #define MS	   UINT64_C(1000000)

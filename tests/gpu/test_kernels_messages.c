@@ -2,7 +2,7 @@
  * Messages in kernels: senders ahead of their receivers, messages that do not match their Recvs,
  * and messages of a rank to itself. */
 #include "kernels.h"
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 #define LINES(words)  (1 + ((words) * sizeof(uint32_t) + LL_LINE_DATA - 1) / LL_LINE_DATA)
 #define MESSAGE	      250 /* words */

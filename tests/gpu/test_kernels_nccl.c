@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages in kernels, sent and received by NCCL programs on the drop-in. */
-#include "dropin.h"
+#include "dropin_calls.h"
 #include "kernels.h"
 
 #define EACH	  4 /* messages from one rank to another, in a group */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels.h"
-#include "letters.h"
+#include "random_messages.h"
 #include "values.h"
 
 #define BYTES_MAX  ((size_t)3 << 20) /* without blocks; TOTAL_MAX: of all blocks */

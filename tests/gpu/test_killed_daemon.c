@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 #include "ranks.h"
 #include "watch.h"
 

@@ -2,7 +2,7 @@
  * Memory that was used in an operation is free again as soon as its owner frees it. */
 #include <stdlib.h>
 
-#include "dropin.h"
+#include "dropin_calls.h"
 
 #define BYTES  ((size_t)64 << 20)
 #define SOON   50   /* ms: a timeout that is expected to expire */

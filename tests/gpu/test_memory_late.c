@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "dropin.h"
+#include "dropin_calls.h"
 #include "meeting.h"
 
 #define BYTES	   ((size_t)8 << 20)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Most of a GPU's memory is used in operations, freed, and allocated again at once, as PyTorch does
  * when it is out of memory. */
-#include "dropin.h"
+#include "dropin_calls.h"
 #include "meeting.h"
 #include "segment.h"
 

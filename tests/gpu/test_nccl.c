@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dropin.h"
+#include "dropin_calls.h"
 
 /* ---- Values ---- */
 

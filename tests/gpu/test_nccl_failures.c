@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "dropin.h"
+#include "dropin_calls.h"
 
 enum word { READY = 1, GO };
 

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "dropin.h"
+#include "dropin_calls.h"
 #include "graphs.h"
 
 #define LAUNCHES 10

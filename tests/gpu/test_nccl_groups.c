@@ -3,7 +3,7 @@
  * programs that move a model's weights. */
 #include <stdlib.h>
 
-#include "dropin.h"
+#include "dropin_calls.h"
 
 #define MOST 15000 /* Sends to a rank, and Recvs from it, at most */
 

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "dropin.h"
+#include "dropin_calls.h"
 
 enum word { READY = 1, GO };
 

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "dropin.h"
+#include "dropin_calls.h"
 
 /* ---- Growing ---- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The drop-in: splits and shrinks of a communicator. */
-#include "dropin.h"
+#include "dropin_calls.h"
 
 /* ---- Splits and shrinks ---- */
 

@@ -2,7 +2,7 @@
  * The drop-in: reductions with a user's scalar. */
 #include <stdlib.h>
 
-#include "dropin.h"
+#include "dropin_calls.h"
 
 #define BIT(type) (1u << (type))
 static const unsigned scaled_types = BIT(NCCLSVC_FLOAT32) | BIT(NCCLSVC_FLOAT16) |

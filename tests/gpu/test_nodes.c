@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "nodes.h"
+#include "node_stand_ins.h"
 
 enum word { READY = 1, GO };
 

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "peer.h"
+#include "peer_members.h"
 
 static void staging_refused(struct member *m, uint32_t comm, int rank, ncclsvc_result result,
 			    const char *why)

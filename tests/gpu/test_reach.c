@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dropin.h"
+#include "dropin_calls.h"
 #include "runner.h"
 
 struct pods {

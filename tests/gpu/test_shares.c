@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "peer.h"
+#include "peer_members.h"
 
 #define MIB	(UINT64_C(1) << 20)
 #define BYTES	(4 * MIB)

@@ -4,7 +4,7 @@
  * tests, and test_staged_failures.c tests deaths. */
 #include <stdlib.h>
 
-#include "staged.h"
+#include "staged_setup.h"
 #include "values.h"
 
 enum word { READY = 1, GO };

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "staged.h"
+#include "staged_setup.h"
 
 /* nodes: NULL for one daemon, else the number of daemons, each with all GPUs, which take the ranks
  * in turn. */

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "staged.h"
+#include "staged_setup.h"
 
 enum word { READY = 1, GO };
 

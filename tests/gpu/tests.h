@@ -4,7 +4,7 @@
 #ifndef TESTS_GPU_TESTS_H
 #define TESTS_GPU_TESTS_H
 
-#include "gpu.h"
+#include "gpu_context.h"
 
 #define RANKS_MAX 16
 

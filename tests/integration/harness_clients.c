@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cluster.h"
 #include "harness_parts.h"
+#include "node_daemons.h"
 
 #define CLIENTS_MAX 64
 

@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cluster.h"
 #include "harness_parts.h"
 #include "harness_raw.h"
+#include "node_daemons.h"
 #include "proto/mps.h"
 
 #define DAEMONS_MAX 8

@@ -3,7 +3,7 @@
 #ifndef TESTS_LETTERS_H
 #define TESTS_LETTERS_H
 
-#include "tensors.h"
+#include "tensor_ranks.h"
 
 #define S NCCLSVC_SHAPES_STATIC
 #define A NCCLSVC_SHAPES_AHEAD

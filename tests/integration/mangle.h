@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Simulates a broken daemon: a relay (relay.h) makes random changes to the daemon's messages, and
- * to the ring whose fd they carry. */
+ * Simulates a broken daemon: a relay (version_relay.h) makes random changes to the daemon's
+ * messages, and to the ring whose fd they carry. */
 #ifndef TESTS_MANGLE_H
 #define TESTS_MANGLE_H
 

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "cluster.h"
+#include "node_daemons.h"
 
 static char out[65536]; /* the last output */
 

@@ -10,7 +10,7 @@
 #include "mangle.h"
 #include "ncclsvc_plan.h"
 #include "ncclsvc_world.h"
-#include "relay.h"
+#include "version_relay.h"
 
 #define SEEDS	   60
 #define TIMEOUT_MS 300

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cluster.h"
+#include "node_daemons.h"
 #include "operations.h"
 #include "proto/names.h"
 #include "proto/operation.h"

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cluster.h"
+#include "node_daemons.h"
 
 #define GONE_NS	     UINT64_C(100000000)  /* PEER_GONE is due within this time */
 #define NODE_GONE_NS UINT64_C(1000000000) /* three daemons and their MPI threads on one machine */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cluster.h"
+#include "node_daemons.h"
 
 #define NODES	  3
 #define RANKS_MAX 8

@@ -2,7 +2,7 @@
  * Plans with members on several nodes: large ones, and what happens when ranks and nodes die. */
 #include <stdlib.h>
 
-#include "cluster.h"
+#include "node_daemons.h"
 #include "plan_desk.h"
 
 enum { READY = 1, GO, DONE };

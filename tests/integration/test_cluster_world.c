@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cluster.h"
 #include "ncclsvc_tensors.h"
+#include "node_daemons.h"
 
 #define RANKS 4
 

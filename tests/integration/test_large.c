@@ -5,7 +5,7 @@
 #include <sys/sysinfo.h>
 
 #include "ncclsvc_plan.h"
-#include "tensors.h"
+#include "tensor_ranks.h"
 
 #define PART	((UINT64_C(1) << 30) + 6173)
 #define ALL	(2 * PART) /* bytes, and elements */

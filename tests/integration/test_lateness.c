@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cluster.h"
+#include "node_daemons.h"
 
 #define RANKS	   4
 #define STRAGGLER  3

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "process.h"
-#include "ranks.h"
+#include "child_process.h"
+#include "perf_ranks.h"
 
 #define RANKS	   3
 #define BYTES	   (1 << 20)

@@ -2,7 +2,7 @@
  * Calls for single tensors, memory for lists, and callbacks' sentences. */
 #include <string.h>
 
-#include "tensors.h"
+#include "tensor_ranks.h"
 
 #define N 6
 

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 #include "reference.h"
-#include "tensors.h"
+#include "tensor_ranks.h"
 
 #define LIST_MAX 8
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tensors.h"
+#include "tensor_ranks.h"
 
 enum { READY = 1, GO };
 

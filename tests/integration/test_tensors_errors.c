@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tensors.h"
+#include "tensor_ranks.h"
 
 /* ---- Disagreement ---- */
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "harness_raw.h"
-#include "tensors.h"
+#include "tensor_ranks.h"
 
 enum { READY = 1, GO };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "harness_raw.h"
-#include "relay.h"
+#include "version_relay.h"
 
 #define NEXT (SVC_PROTOCOL_MAX + 1)
 

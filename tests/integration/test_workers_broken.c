@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "mangle.h"
-#include "relay.h"
-#include "tests/gpu/gpu.h"
+#include "tests/gpu/gpu_context.h"
+#include "version_relay.h"
 #include "workers.h"
 
 #define SEEDS	   12

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "harness_raw.h"
-#include "tests/gpu/gpu.h"
+#include "tests/gpu/gpu_context.h"
 #include "workers.h"
 
 #define THIEF 65533

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/gpu/gpu.h"
+#include "tests/gpu/gpu_context.h"
 #include "workers.h"
 
 static ncclsvc_daemon_info daemon_info(const struct rank_group *c)

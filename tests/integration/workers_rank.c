@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "proto/mps.h"
-#include "tests/gpu/gpu.h"
+#include "tests/gpu/gpu_context.h"
 
 #define BUFFER_BYTES ((size_t)8 << 20)
 

@@ -8,7 +8,7 @@
 #include <utlist.h>
 
 #include "base/clock.h"
-#include "comm/nodes/nodes.h"
+#include "comm/nodes/node_reports.h"
 #include "comm/remote.h"
 #include "coord/messages.h"
 #include "simulation.h"

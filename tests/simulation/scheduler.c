@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "comm/comm.h"
-#include "comm/nodes/nodes.h"
+#include "comm/nodes/node_reports.h"
 #include "comm/requests.h"
 #include "coord/plan.h"
 #include "sched/api/command.h"

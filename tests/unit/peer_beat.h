@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 /* Joins a thread, and increments the heartbeats of n control blocks meanwhile, as the daemon does:
  * a kernel that sees none for PEER_HEARTBEAT_NS gives up, and on a busy machine it may wait that

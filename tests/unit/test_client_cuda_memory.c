@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "client_cuda.h"
-#include "proto/abi/peer.h"
+#include "proto/abi/peer_abi.h"
 
 static ncclsvc_result try_reduce(ncclsvc_comm *comm, const void *from, void *to, size_t n)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The library against a daemon that misbehaves, answers out of order, or goes away. */
-#include "base/clock.h"
-#include "base/ring.h"
+#include "base/deadline_clock.h"
+#include "base/session_memory.h"
 #include "client_peer.h"
 #include "core/call.h"
-#include "core/session.h"
+#include "core/session_handle.h"
 
 #include <dirent.h>
 #include <string.h>

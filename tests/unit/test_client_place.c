@@ -10,9 +10,9 @@
 #include <cmocka.h>
 
 #include "comm/submit.h"
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "core/op.h"
-#include "core/session.h"
+#include "core/session_handle.h"
 
 #define RANKS 4
 #define RANK  2

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "core/memory.h"
+#include "core/region_table.h"
 
 #define SLOTS  64
 #define STRIDE 256

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tasks in the ring, ended by the test: room, order, failures, staging, groups, event loops. */
 #include "client_peer.h"
-#include "core/session.h"
+#include "core/session_handle.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "core/comm.h"
+#include "core/comm_handle.h"
 #include "tensors/tensors.h"
 
 static void why(const char *text)

@@ -18,7 +18,7 @@
 #include "account/account.h"
 #include "base/config.h"
 #include "proto/fdio.h"
-#include "session/connection.h"
+#include "session/waiting_messages.h"
 
 static void ignore(void *arg)
 {

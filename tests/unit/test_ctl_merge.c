@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "base/failures.h"
+#include "base/failure_records.h"
 #include "base/ids.h"
 #include "base/merge.h"
 #include "base/text.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "sched/base/comm.h"
+#include "sched/base/epoch_memory.h"
 #include "sched/base/status.h"
 #include "sched/queue/release.h"
 #include "sched/queue/set.h"

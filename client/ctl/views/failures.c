@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/failures.h"
+#include "base/failure_records.h"
 #include "base/ids.h"
 #include "base/units.h"
 #include "view.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "memory.h"
+#include "buffers.h"
 #include "trainer.h"
 
 #define REFUSE(...)                                                                                \

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "rank.h"
+#include "trainer_rank.h"
 
 #define MAGIC UINT64_C(0x32746e696f70) /* "point2" */
 

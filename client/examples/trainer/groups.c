@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "rank.h"
+#include "trainer_rank.h"
 
 #define SLICE_MS 100 /* interval of checks on the other ranks */
 

@@ -9,7 +9,7 @@
  *
  * What a slot has made goes to the neighbours at its end: a group of the plan for each.
  */
-#include "rank.h"
+#include "trainer_rank.h"
 
 struct move {
 	bool sends;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "fixed.h"
-#include "rank.h"
+#include "trainer_rank.h"
 
 #define RATE	 0.05f
 #define MOMENTUM 0.9f

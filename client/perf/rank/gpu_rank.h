@@ -3,8 +3,8 @@
 #ifndef PERF_GPU_RANK_H
 #define PERF_GPU_RANK_H
 
-#include "gpu.h"
 #include "rank.h"
+#include "rank_gpu.h"
 
 /* The first member of a backend's own struct. */
 struct gpu_rank {

@@ -4,7 +4,7 @@
 #ifndef PERF_RANK_H
 #define PERF_RANK_H
 
-#include "command.h"
+#include "rank_command.h"
 
 struct rank;
 

@@ -3,11 +3,11 @@
 #ifndef PERF_SERVICE_H
 #define PERF_SERVICE_H
 
-#include "gpu.h"
 #include "ncclsvc.h"
 #include "ncclsvc_plan.h"
 #include "ncclsvc_tensors.h"
 #include "rank.h"
+#include "rank_gpu.h"
 
 /* A rank of the service. */
 struct service_options {

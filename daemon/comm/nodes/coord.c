@@ -5,7 +5,7 @@
 #include "base/loop.h"
 #include "comm/comms.h"
 #include "comm/remote.h"
-#include "nodes.h"
+#include "node_reports.h"
 
 static void op_send(void *arg, uint32_t node, enum control_kind kind, const void *body, size_t size)
 {

@@ -9,7 +9,7 @@
 #include "comm/report.h"
 #include "comm/requests.h"
 #include "coord/messages.h"
-#include "nodes.h"
+#include "node_reports.h"
 
 /* The node is missing from the epoch that is about to begin. */
 static void begin_without(struct communicator *m, uint32_t node)

@@ -5,13 +5,13 @@
 
 #include "base/log.h"
 #include "comm/comm.h"
+#include "comm/comm_gpus.h"
 #include "comm/comms.h"
-#include "comm/gpus.h"
 #include "comm/remote.h"
 #include "comm/requests.h"
 #include "coord/rendezvous.h"
 #include "describe.h"
-#include "nodes.h"
+#include "node_reports.h"
 #include "proto/names.h"
 
 static void on_refuse(struct comms *s, const struct control_refuse *r)

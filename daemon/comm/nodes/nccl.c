@@ -6,13 +6,13 @@
 #include <utlist.h>
 
 #include "comm/comm.h"
+#include "comm/comm_gpus.h"
 #include "comm/comms.h"
-#include "comm/gpus.h"
 #include "comm/remote.h"
 #include "coord/nccl_pool.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
-#include "nodes.h"
+#include "node_reports.h"
 #include "proto/names.h"
 
 /* The number of nodes with members of the epoch. */

@@ -10,9 +10,9 @@
 #include "base/log.h"
 #include "comm/comm.h"
 #include "comm/comms.h"
+#include "comm_peer.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
-#include "peer.h"
 #include "proto/crossover.h"
 
 /* ---- Measured limits ---- */

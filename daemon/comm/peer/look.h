@@ -4,7 +4,7 @@
 #ifndef COMM_PEER_LOOK_H
 #define COMM_PEER_LOOK_H
 
-#include "peer.h"
+#include "comm_peer.h"
 
 /* One reading of a control block's records: what they say about the waiting kernel. */
 struct peer_history {

@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "comm/comms.h"
-#include "comm/peer/peer.h"
+#include "comm/peer/comm_peer.h"
 #include "proto/operation.h"
 #include "proto/task.h"
 #include "recorder/recorder.h"

@@ -2,7 +2,7 @@
  *
  * The scheduler's own data. Everything here belongs to its thread.
  *
- *   base/       member.h: tasks, members and communicators; session.h: trainers;
+ *   base/       member.h: tasks, members and communicators; sched_session.h: trainers;
  *               tasks.c: memory of tasks; task_state.c: their turns and what inspection shows;
  *               pending.c: for the supervisor; timeline.c: the words that streams wait for;
  *               supervisor.c: queues to and from the supervisor; nodes.h: other nodes
@@ -26,7 +26,7 @@
 #include "proto/spin.h"
 #include "sched/api/scheduler.h"
 #include "sched/api/transport.h"
-#include "session.h"
+#include "sched_session.h"
 
 #define SCHEDULER_DEVICES 16
 

@@ -12,7 +12,7 @@
 #include "deadlock.h"
 #include "launch.h"
 #include "node_match.h"
-#include "sched/base/comm.h"
+#include "sched/base/epoch_memory.h"
 #include "sched/base/supervisor.h"
 #include "sched/queue/release.h"
 #include "sched/queue/set.h"

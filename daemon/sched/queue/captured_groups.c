@@ -9,7 +9,7 @@
 #include "complete.h"
 #include "order.h"
 #include "proto/task.h"
-#include "sched/base/sessions.h"
+#include "sched/base/sched_sessions.h"
 #include "sched/base/status.h"
 #include "sched/base/supervisor.h"
 #include "sched/base/task_state.h"

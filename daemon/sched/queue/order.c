@@ -16,7 +16,7 @@
 #include "order.h"
 #include "proto/task.h"
 #include "release.h"
-#include "sched/base/comm.h"
+#include "sched/base/epoch_memory.h"
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"
 #include "sched/base/tasks.h"

@@ -12,8 +12,8 @@
 #include "proto/names.h"
 #include "proto/task.h"
 #include "reduce/reduce.h"
-#include "sched/base/comm.h"
-#include "sched/base/sessions.h"
+#include "sched/base/epoch_memory.h"
+#include "sched/base/sched_sessions.h"
 #include "sched/queue/complete.h"
 #include "sched/queue/release.h"
 

@@ -6,7 +6,7 @@
 
 #include "internode.h"
 #include "reduce/reduce.h"
-#include "sched/base/sessions.h"
+#include "sched/base/sched_sessions.h"
 
 #define INLINE_BYTES (64 * 1024) /* larger work goes to the pool */
 #define BUFFER_BYTES (2 * 1024 * 1024 + 65536)

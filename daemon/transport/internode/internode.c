@@ -7,7 +7,7 @@
 
 #include "channel/mpi_api.h"
 #include "internode.h"
-#include "sched/base/comm.h"
+#include "sched/base/epoch_memory.h"
 #include "sched/base/status.h"
 #include "sched/queue/release.h"
 

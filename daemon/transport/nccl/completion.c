@@ -10,7 +10,7 @@
 #include "base/timings.h"
 #include "nccl.h"
 #include "proto/abi/worker_queue.h"
-#include "sched/base/comm.h"
+#include "sched/base/epoch_memory.h"
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"
 #include "sched/base/timeline.h"

@@ -11,7 +11,7 @@
 #include "proto/abi/worker_queue.h"
 #include "proto/names.h"
 #include "proto/operation.h"
-#include "sched/base/comm.h"
+#include "sched/base/epoch_memory.h"
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"
 #include "sched/queue/release.h"

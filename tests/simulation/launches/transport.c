@@ -4,7 +4,7 @@
 #include <utlist.h>
 
 #include "launches.h"
-#include "sched/base/comm.h"
+#include "sched/base/epoch_memory.h"
 #include "sched/base/status.h"
 #include "sched/internode/node_match.h"
 #include "sched/internode/sequence.h"

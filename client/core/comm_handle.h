@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Communicator handles, and what the daemon reports about them. */
+#ifndef CLIENT_CORE_COMM_HANDLE_H
+#define CLIENT_CORE_COMM_HANDLE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/api.h"
+#include "proto/wire.h"
+
+struct ncclsvc_comm {
+	ncclsvc_session *session;
+	ncclsvc_comm *next;
+	uint32_t key;	 /* unique in the process: never reused in a session */
+	uint32_t handle; /* number in the daemon's session; 0: none yet */
+	uint64_t uid;
+	uint32_t epoch;
+	int nranks, rank;
+	int device;	       /* of this process, or NCCLSVC_DEVICE_HOST */
+	int32_t daemon_device; /* the daemon's number for it */
+	bool world, split;
+	ncclsvc_unique_id id;
+	_Atomic uint64_t timeout_ns;
+	uint64_t seq;	      /* number of the next task in this epoch */
+	uint64_t collectives; /* number of collectives in this epoch */
+	/* The memory that its kernels share (cuda/peer.h), and the largest operation, in bytes,
+	 * that they do. */
+	struct peer *peer;
+	uint32_t peer_bytes;
+	struct peer *bare; /* what CUDA graphs need if there are no kernels; NULL: none */
+	/* not OK: the epoch is over, and this is why */
+	ncclsvc_result broken;
+	ncclsvc_status end;
+	bool broken_reported; /* ncclsvc_comm_error has reported it */
+	bool end_reported;    /* some call has reported it: later calls get STALE_EPOCH */
+	uint32_t too_late;    /* the last epoch that an operation came too late for (refusal.h) */
+	char label[NCCLSVC_NAME_BYTES];
+};
+
+static inline struct peer *comm_captures(const ncclsvc_comm *comm)
+{
+	return comm->peer ? comm->peer : comm->bare;
+}
+
+ncclsvc_comm *comm_by_handle(const ncclsvc_session *s, uint32_t handle); /* locked */
+ncclsvc_comm *comm_by_key(const ncclsvc_session *s, uint32_t key);	 /* locked */
+void comm_unlink(ncclsvc_session *s, const ncclsvc_comm *comm);		 /* locked */
+bool join_reply_valid(const struct svc_join_reply *reply);
+/* Derives another id: the same for all who derive it with the same key. */
+void id_derive(const ncclsvc_unique_id *from, uint64_t key, ncclsvc_unique_id *to);
+const char *comm_label(const ncclsvc_session *s, uint32_t key); /* locked */
+void comms_free(ncclsvc_session *s);
+
+/* ---- epoch.c ---- */
+
+/* Begins a new epoch. Locked. */
+void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_reply *reply);
+/* OK, or an error with a sentence if the epoch is over: its cause if no call has reported that yet,
+ * else STALE_EPOCH. Locked. */
+ncclsvc_result comm_check(ncclsvc_comm *comm);
+/* OK, or the cause of the epoch's end, with a sentence. Locked. */
+ncclsvc_result comm_end(const ncclsvc_comm *comm);
+void comm_event(ncclsvc_session *s, const struct svc_event_comm *event); /* locked */
+/* Leaves the communicator that a late reply to JOIN or SPLIT brought after its caller had given up.
+ * Locked. */
+void comm_give_back(ncclsvc_session *s, const struct svc_join_reply *reply);
+void comms_break(ncclsvc_session *s); /* all of them, because the daemon is lost; locked */
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * GPUs in a session, for the layers above; gpu_state.h has what this folder's files share.
+ *
+ * The files, bottom up; each uses only those before it:
+ *   the driver, devices and MPS: cuda.c, device.c, mps.c, checkpoint.c
+ *   the table of device memory: device_table.c
+ *   lent memory, allocations, operations' buffers: lend.c, device_memory.c, device_buffers.c
+ *   memory that is freed: device_forget.c
+ *   streams and their timelines: page.c, stream.c
+ *   the order of operations in CUDA graphs: peer_graph.c
+ *   kernels and how they end: peer_messages.c, peer_kernel.c, peer_task.c, peer_submit.c
+ *   memory shared with other ranks: shares.c, imports.c
+ *   NCCL operations in graphs: captured_group.c
+ *   what streams do for tasks: stream_ops.c
+ *   a member's part, from JOIN to LEAVE: peer.c
+ *   submission, and the end: session_gpu.c
+ */
+#ifndef CLIENT_CUDA_SESSION_GPU_H
+#define CLIENT_CUDA_SESSION_GPU_H
+
+#include <stdbool.h>
+
+#include "base/api.h"
+
+struct connection;
+struct op;
+struct thread_state;
+
+/* OK if the session can have GPU communicators: it has a ring and a driver. Not locked. */
+ncclsvc_result gpu_usable(ncclsvc_session *s);
+/* A bit for each of the daemon's devices whose memory this process cannot map on its own `device`.
+ * Not locked. */
+uint16_t devices_out_of_reach(ncclsvc_session *s, int device);
+/* The daemon's number for this process's device. Not locked. */
+ncclsvc_result device_match(ncclsvc_session *s, int device, int32_t *number);
+/* Finds the communicators' devices again after a reattach. Locked; yields. */
+ncclsvc_result devices_rematch(ncclsvc_session *s);
+/* The stream that the thread has set. Locked. */
+ncclsvc_result stream_choose(struct op *op, const struct thread_state *t);
+/* Finds the streams and buffers of the GPU operations. If it returns OK but is not finished, it
+ * yielded, and the caller must check everything again. *since is 0 at first. Locked; yields. */
+ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
+			   bool *finished);
+/* Puts the operations, which are the n newest tasks, on their streams. Locked. */
+ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned n);
+/* OK, or refuses device memory on a host communicator. Locked. */
+ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const char *buffer);
+void gpu_reattached(ncclsvc_session *s); /* call before the connection changes; locked */
+/* May wait for the GPU. Not locked, called only by the thread that reattaches. */
+void gpu_drop_retired(ncclsvc_session *s);
+/* Waits until nothing of the session runs, or will run, on GPUs. */
+void gpu_quiesce(ncclsvc_session *s);
+void gpu_close(ncclsvc_session *s);
+
+/* mps.c: sets the environment for the MPS server of the daemon's workers as the connection's daemon
+ * advises, unless CUDA is already initialized in this process or the user has chosen otherwise. */
+void mps_join(const struct connection *c);
+/* How CUDA uses the device in this process. *server is as in struct mps. */
+ncclsvc_mps mps_of_device(int device, uint64_t *server);
+
+#endif

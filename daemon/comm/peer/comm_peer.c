@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm_peer.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "account/account.h"
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "comm/comm.h"
+#include "comm/comms.h"
+#include "gpu/gpu.h"
+#include "memory/memory.h"
+#include "proto/fdio.h"
+
+_Static_assert(sizeof(struct peer_control) <= PEER_CONTROL_BYTES,
+	       "a control block for each member");
+
+/* ---- Staging memory ---- */
+
+static const struct mapping *lent_region(const struct session *c, uint32_t region)
+{
+	const struct mapping *r = region < c->nmappings ? &c->mappings[region] : NULL;
+	return r && r->used && !r->pending && !r->leaving && r->kind == SVC_REGION_LENT ? r : NULL;
+}
+
+bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t serial, int32_t device,
+		       uint32_t region)
+{
+	if (!region)
+		return true;
+	const struct mapping *r = device != SVC_DEVICE_HOST ? lent_region(c, region) : NULL;
+	if (r && r->device == device && r->bytes >= PEER_STAGING)
+		return true;
+	session_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
+		      "staging: region %u is not lent memory of device %d with at least %llu bytes",
+		      region, device, (unsigned long long)PEER_STAGING);
+	return false;
+}
+
+/* The memory is charged to the member in addition to the region, which may be deleted while the
+ * member holds the memory. */
+static bool take_shares(struct account *a, int32_t device, uint64_t bytes,
+			char text[SVC_TEXT_BYTES])
+{
+	if (!account_take(a, SHARE_FDS, 1, text))
+		return false;
+	if (!account_take(a, account_lent(device), bytes, text))
+		goto give_fd;
+	if (account_take(a, SHARE_REGION_BYTES, bytes, text))
+		return true;
+	account_give(a, account_lent(device), bytes);
+give_fd:
+	account_give(a, SHARE_FDS, 1);
+	return false;
+}
+
+static void give_shares(struct account *a, int32_t device, uint64_t bytes)
+{
+	account_give(a, SHARE_FDS, 1);
+	account_give(a, account_lent(device), bytes);
+	account_give(a, SHARE_REGION_BYTES, bytes);
+}
+
+void peer_staging_drop(struct member *member)
+{
+	if (member->staging_fd < 0)
+		return;
+	give_shares(member->session->account, member->staging_device, member->staging_bytes);
+	account_close(member->session->account, &member->staging_fd, 1);
+	member->staging_fd = -1;
+}
+
+void peer_staging_take(struct member *member, uint32_t region)
+{
+	char text[SVC_TEXT_BYTES];
+	struct session *c = member->session;
+	const struct mapping *r = lent_region(c, region);
+	peer_staging_drop(member);
+	if (!r)
+		return;
+	if (!take_shares(c->account, r->device, r->bytes, text)) {
+		log_info("session %u (%s, pid %d): its staging memory is not used: %s", c->id,
+			 c->name, c->pid, text);
+		return;
+	}
+	member->staging_device = r->device;
+	member->staging_bytes = r->bytes;
+	member->staging_fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
+	if (member->staging_fd < 0)
+		give_shares(c->account, r->device, r->bytes);
+}
+
+/* ---- Control blocks ---- */
+
+static bool all_have_staging(const struct communicator *m)
+{
+	if (!m->cuda || m->remote || m->nranks > PEER_RANKS)
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (!comm_takes_part(&m->members[k]) || m->members[k].staging_fd < 0)
+			return false;
+	return true;
+}
+
+static bool all_reach(const struct communicator *m)
+{
+	for (uint32_t a = 0; a < m->nranks; a++)
+		for (uint32_t b = 0; b < m->nranks; b++) {
+			const int32_t from = m->members[a].device, to = m->members[b].device;
+			if (a == b || gpu_reaches(m->comms->gpus, from, to))
+				continue;
+			log_debug("communicator %s: its members' staging memory is not used: gpu%d "
+				  "cannot access gpu%d's memory",
+				  m->label, from, to);
+			return false;
+		}
+	return true;
+}
+
+/* Returns a GPU of another member whose memory the rank's process cannot map, or -1. */
+static int32_t out_of_reach(const struct communicator *m, uint32_t rank)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (k != rank && m->members[rank].session->out_of_reach >> m->members[k].device & 1)
+			return m->members[k].device;
+	return -1;
+}
+
+/* If one member cannot map another's memory, all members do without kernels. */
+static bool all_can_map(struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks && !m->out_of_reach; k++) {
+		const int32_t gpu = out_of_reach(m, k);
+		m->out_of_reach = gpu >= 0;
+		if (m->out_of_reach)
+			log_info("communicator %s: all its operations run on NCCL in the workers: "
+				 "the process of rank %u (pid %d) cannot map the memory of gpu%d; "
+				 "it may lack that GPU's device node",
+				 m->label, k, m->members[k].pid, gpu);
+	}
+	return !m->out_of_reach;
+}
+
+static bool controls_make(struct peer_epoch *p, uint32_t nranks)
+{
+	p->bytes = (size_t)nranks * PEER_CONTROL_BYTES;
+	p->fd = svc_memfd_create("ncclsvc-peer", p->bytes, true);
+	if (p->fd < 0)
+		return false;
+	p->base = mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p->fd, 0);
+	if (p->base != MAP_FAILED)
+		return true;
+	close(p->fd);
+	return false;
+}
+
+/* From now on the memory is charged to the communicator and stays until the epoch ends, even if the
+ * member leaves, since the others' kernels use it. */
+static void staging_keep(struct communicator *m, uint32_t k)
+{
+	struct member *member = &m->members[k];
+	const int32_t device = member->staging_device;
+	give_shares(member->session->account, device, member->staging_bytes);
+	account_add(m->account, SHARE_FDS, 1);
+	account_add(m->account, account_lent(device), member->staging_bytes);
+	account_add(m->account, SHARE_REGION_BYTES, member->staging_bytes);
+	m->peer->staging[k] =
+		(struct peer_staging){member->staging_fd, device, member->staging_bytes};
+	member->staging_fd = -1;
+}
+
+static void staging_let_go(struct communicator *m, uint32_t k)
+{
+	struct peer_staging *staging = &m->peer->staging[k];
+	give_shares(m->account, staging->device, staging->bytes);
+	account_close(m->account, &staging->fd, 1);
+}
+
+/* False: the epoch does without kernels. */
+static bool controls_begin(struct communicator *m)
+{
+	char text[SVC_TEXT_BYTES];
+	m->out_of_reach = false;
+	if (!m->comms->config->peer_bytes || !all_have_staging(m) || !all_reach(m) ||
+	    !all_can_map(m))
+		return false;
+	if (!account_take(m->account, SHARE_FDS, 1, text)) {
+		log_info("communicator %s: its members' staging memory is not used: %s", m->label,
+			 text);
+		return false;
+	}
+	m->peer = calloc(1, sizeof(*m->peer));
+	if (m->peer && !deadlines_add(&m->comms->looks, &m->peer->look, clock_now())) {
+		if (controls_make(m->peer, m->nranks))
+			return true;
+		deadlines_remove(&m->comms->looks, &m->peer->look);
+	}
+	log_info("communicator %s: its members' staging memory is not used: the daemon has no "
+		 "memory for their control blocks",
+		 m->label);
+	account_give(m->account, SHARE_FDS, 1);
+	free(m->peer);
+	m->peer = NULL;
+	return false;
+}
+
+void peer_begin(struct communicator *m)
+{
+	if (!controls_begin(m)) {
+		for (uint32_t k = 0; k < m->nranks; k++)
+			if (comm_takes_part(&m->members[k]))
+				peer_staging_drop(&m->members[k]);
+		return;
+	}
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		m->peer->members[k].session = m->members[k].session->id;
+		peer_control_of(m->peer->base, k)->pid = m->members[k].pid;
+		staging_keep(m, k);
+	}
+	const struct peer_limit limit = peer_limit_of(m);
+	m->peer->operation_bytes = limit.bytes;
+	m->peer->limit_source = limit.source;
+	m->peer->comm = m;
+	m->peer->active_ns = clock_now();
+	loop_deadline(m->comms->loop, m->peer->look.at_ns);
+}
+
+void peer_end(struct communicator *m)
+{
+	struct peer_epoch *p = m->peer;
+	if (!p)
+		return;
+	deadlines_remove(&m->comms->looks, &p->look);
+	shares_end(m);
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		atomic_store_explicit(&peer_control_of(p->base, k)->abort, 1, memory_order_release);
+		staging_let_go(m, k);
+	}
+	munmap(p->base, p->bytes);
+	close(p->fd);
+	account_give(m->account, SHARE_FDS, 1);
+	free(p);
+	m->peer = NULL;
+}
+
+uint32_t peer_bytes(const struct communicator *m)
+{
+	return m->peer ? m->peer->operation_bytes : 0;
+}
+
+uint64_t peer_staged(const struct communicator *m)
+{
+	uint64_t most = 0;
+	for (uint32_t k = 0; m->peer && k < m->nranks; k++) {
+		const uint64_t n = atomic_load_explicit(&peer_control_of(m->peer->base, k)->staged,
+							memory_order_relaxed);
+		most = n > most ? n : most;
+	}
+	return most;
+}
+
+ncclsvc_peer_source peer_source(const struct communicator *m)
+{
+	if (m->out_of_reach)
+		return NCCLSVC_PEER_OUT_OF_REACH;
+	return peer_bytes(m) ? m->peer->limit_source : NCCLSVC_PEER_UNKNOWN;
+}
+
+void peer_staging_give(struct session *c, uint32_t serial, const struct svc_staging *r)
+{
+	int32_t rank;
+	const struct communicator *m = comm_of_handle(c, r->comm, &rank);
+	if (!m) {
+		session_error(c, SVC_STAGING, serial, NCCLSVC_NOT_FOUND,
+			      "there is no communicator %u in this session", r->comm);
+	} else if (r->rank < -1 || (r->rank >= 0 && (uint32_t)r->rank >= m->nranks)) {
+		session_error(c, SVC_STAGING, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "communicator %s has no rank %d", m->label, r->rank);
+	} else if (!m->peer) {
+		session_error(c, SVC_STAGING, serial, NCCLSVC_STALE_EPOCH,
+			      "communicator %s has no epoch whose members all have staging memory",
+			      m->label);
+	} else {
+		const int fd = r->rank < 0 ? m->peer->fd : m->peer->staging[r->rank].fd;
+		session_reply(c, SVC_STAGING, serial, NULL, 0, &fd, 1);
+	}
+}

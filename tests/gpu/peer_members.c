@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "peer_members.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+uint32_t peer_lend(struct raw *raw, int device, uint64_t bytes)
+{
+	struct raw_reply reply;
+	struct svc_region_lend request = {.device = device, .bytes = bytes};
+	raw_call(raw, SVC_REGION_LEND, &request, sizeof(request), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	close(reply.fds[0]);
+	return reply.region.region;
+}
+
+static void join_begin(struct member *m, const ncclsvc_unique_id *id, int rank, uint32_t staging)
+{
+	struct svc_join join = raw_join_request(id, 2, rank);
+	join.device = rank;
+	join.staging = staging;
+	m->serial = raw_send(&m->raw, SVC_JOIN, &join, sizeof(join), NULL, 0);
+}
+
+void peer_join_end(struct member *m)
+{
+	struct raw_reply reply;
+	raw_reply_to(&m->raw, m->serial, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	m->joined = reply.join;
+}
+
+void peer_join(struct member m[2], const ncclsvc_unique_id *id, bool second)
+{
+	join_begin(&m[0], id, 0, m[0].staging);
+	join_begin(&m[1], id, 1, second ? m[1].staging : 0);
+	peer_join_end(&m[0]);
+	peer_join_end(&m[1]);
+}
+
+int peer_staging_fd(struct member *m, int rank)
+{
+	struct raw_reply reply;
+	struct svc_staging request = {.comm = m->joined.comm, .rank = rank};
+	raw_call(&m->raw, SVC_STAGING, &request, sizeof(request), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	CHECK_EQ(reply.nfds, 1);
+	return reply.fds[0];
+}
+
+struct peer_control *peer_controls_map(int fd)
+{
+	struct stat st;
+	CHECK(!fstat(fd, &st));
+	CHECK_EQ(st.st_size, 2 * PEER_CONTROL_BYTES);
+	CHECK(ftruncate(fd, PEER_CONTROL_BYTES) < 0);
+	void *p = mmap(NULL, 2 * PEER_CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED);
+	close(fd);
+	return p;
+}
+
+bool peer_aborted(struct peer_control *controls, int rank)
+{
+	return atomic_load_explicit(&peer_control_of(controls, (uint32_t)rank)->abort,
+				    memory_order_acquire);
+}
+
+void peer_wait_aborted(struct peer_control *controls)
+{
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;
+	     !peer_aborted(controls, 0) || !peer_aborted(controls, 1); sleep_ms(1))
+		CHECK(now_ns() < end);
+}
