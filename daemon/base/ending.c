@@ -94,7 +94,7 @@ static uint64_t oom_kills(const char *file)
 	return count ? strtoull(count + strlen("oom_kill "), NULL, 10) : 0;
 }
 
-static int open_pidfd(int fd, int32_t pid)
+int process_pidfd(int fd, int32_t pid)
 {
 	int pidfd = -1;
 	socklen_t size = sizeof(pidfd);
@@ -106,7 +106,7 @@ static int open_pidfd(int fd, int32_t pid)
 struct process ending_watch(int fd, int32_t pid)
 {
 	struct stat_fields f;
-	struct process p = {.watched = true, .pid = pid, .fd = open_pidfd(fd, pid)};
+	struct process p = {.watched = true, .pid = pid, .fd = process_pidfd(fd, pid)};
 	if (!read_stat(pid, &f))
 		return p;
 	p.start = f.start;
