@@ -138,6 +138,7 @@ static int join_part(struct comms *s, struct communicator *m, uint32_t rank,
 	}
 	if (!part && !(part = comm_create(s, p->id, p->nranks, m->account, text)))
 		return NCCLSVC_LIMIT;
+	part->admit = m->admit;
 	if (part->nranks != p->nranks) {
 		snprintf(text, SVC_TEXT_BYTES, "another communicator has the part's name");
 		return NCCLSVC_LIMIT;
@@ -190,7 +191,7 @@ static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 	const int result = join_part(s, m, k, r, p, lacks, text);
 	if (!result)
 		return;
-	remote_part_refused(s, part, m->account->uid, m->members[k].pid, result, text);
+	remote_part_refused(s, part, m->account->tenant.uid, m->members[k].pid, result, text);
 	session_error(c, SVC_SPLIT, r->serial, result, "%s", text);
 }
 
@@ -200,7 +201,7 @@ void comm_split_parts(struct comms *s, struct communicator *m, const struct cont
 	struct split_request *split = m ? m->split : NULL;
 	const bool lacks = lacks_node(s, p);
 	/* Without the communicator, its user is unknown, too: (uid_t)-1 is no user. */
-	const uint32_t uid = m ? m->account->uid : UINT32_MAX;
+	const uint32_t uid = m ? m->account->tenant.uid : UINT32_MAX;
 	if (m)
 		m->split = NULL;
 	for (uint32_t k = 0; k < p->count; k++) {

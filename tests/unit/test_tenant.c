@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "base/tenant.h"
+#include "account/tenant.h"
 #include "proto/names.h"
 
 #define ID   "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"

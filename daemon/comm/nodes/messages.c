@@ -241,8 +241,8 @@ static void give_part_up(struct comms *s, struct communicator *m)
 	memcpy(part.id, m->id, sizeof(part.id));
 	while (part.rank + 1 < m->nranks && !comm_alive(&m->members[part.rank]))
 		part.rank++;
-	remote_part_refused(s, &part, m->account->uid, m->members[part.rank].pid, NCCLSVC_PEER_GONE,
-			    why);
+	remote_part_refused(s, &part, m->account->tenant.uid, m->members[part.rank].pid,
+			    NCCLSVC_PEER_GONE, why);
 	comm_fail_joins(s, m, NCCLSVC_PEER_GONE, -1, why);
 }
 

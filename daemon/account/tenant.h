@@ -3,8 +3,8 @@
  * A tenant: a user and the unit that the user's process runs in, such as a job, a pod or a login.
  * Quotas, memory and communicators belong to tenants, since all pods of a node may run as one user.
  */
-#ifndef BASE_TENANT_H
-#define BASE_TENANT_H
+#ifndef ACCOUNT_TENANT_H
+#define ACCOUNT_TENANT_H
 
 #include <stdint.h>
 
@@ -30,7 +30,7 @@ void tenant_of_text(uint32_t uid, const char *text, struct tenant *t);
 void tenant_of_peer(int fd, int32_t pid, uint32_t uid, struct tenant *t,
 		    char cgroup[NCCLSVC_JOB_BYTES]);
 
-/* The unit's name for people: "job_12", "pod UID", "train.service"; empty without a unit. Printable
+/* The unit's name for people: "job_12", "pod UID", a service; empty without a unit. Printable
  * ASCII, with zeros behind it. Returns name. */
 char *tenant_name(const struct tenant *t, char name[NCCLSVC_JOB_BYTES]);
 /* "1000 (job_12)"; "1000" without a unit, and in the user's own logins. Returns text. */

@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "ending.h"
+#include "base/ending.h"
 #include "proto/fdio.h"
 #include "proto/process/cgroup.h"
 
