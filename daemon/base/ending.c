@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ending.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,6 +101,8 @@ int process_pidfd(int fd, int32_t pid)
 	socklen_t size = sizeof(pidfd);
 	if (!getsockopt(fd, SOL_SOCKET, PEERPIDFD, &pidfd, &size))
 		return pidfd;
+	if (errno != ENOPROTOOPT) /* it was reaped, and another process may have its pid */
+		return -1;
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
