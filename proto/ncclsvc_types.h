@@ -254,7 +254,20 @@ typedef struct ncclsvc_session_info {
 	 * traces it. */
 	uint32_t process_state;
 	int32_t tracer_pid;
+	/* The unit of its tenant, fixed when it connected: a job, pod, container, service, or the
+	 * user's logins. Empty: unknown. name, job and cgroup are empty unless its user or an
+	 * administrator asks. */
+	char tenant[NCCLSVC_JOB_BYTES];
 } ncclsvc_session_info;
+
+/* The processes that may join a communicator, if they have its id. The member that joins first on a
+ * node decides for this node. Between nodes, only users are compared. */
+typedef enum ncclsvc_admit {
+	NCCLSVC_ADMIT_DEFAULT = 0, /* in options: $NCCLSVC_ADMIT, or else the tenant */
+	NCCLSVC_ADMIT_TENANT = 1,  /* the user's in the same job, pod, container or service */
+	NCCLSVC_ADMIT_USER = 2,	   /* all of the user */
+	NCCLSVC_ADMIT_ANY = 3,	   /* those of all users */
+} ncclsvc_admit;
 
 typedef enum ncclsvc_comm_state {
 	NCCLSVC_COMM_FORMING = 1, /* some ranks have joined */
@@ -286,7 +299,7 @@ typedef struct ncclsvc_comm_info {
 	uint32_t epoch;
 	uint32_t state; /* ncclsvc_comm_state */
 	uint32_t pending;
-	uint32_t uid; /* owner: only this user's processes may join */
+	uint32_t uid; /* owner's; see tenant */
 	uint64_t age_ns;
 	uint8_t id[NCCLSVC_ID_BYTES];	/* a key: zeros unless the owner or an administrator asks */
 	char label[NCCLSVC_NAME_BYTES]; /* as its users name it; else "world", "PARENT/split 2
@@ -314,6 +327,11 @@ typedef struct ncclsvc_comm_info {
 	/* How many collectives of this epoch went through staging memory, as a member had not
 	 * mapped the others' buffers, at least not yet. */
 	uint64_t staged;
+	/* The owner's unit, as in ncclsvc_session_info; empty: unknown. Label, job and refusal are
+	 * hidden from users who are neither its owner nor members. */
+	char tenant[NCCLSVC_JOB_BYTES];
+	uint32_t admit; /* ncclsvc_admit; 0: unknown here */
+	uint32_t reserved;
 } ncclsvc_comm_info;
 
 /* The transport of a GPU's memory. */
@@ -381,6 +399,7 @@ typedef struct ncclsvc_task_info {
 	uint32_t graph;
 	char label[NCCLSVC_LABEL_BYTES]; /* set with ncclsvc_plan_label, if it is planned; empty:
 					    none */
+	char tenant[NCCLSVC_JOB_BYTES];	 /* its process's, as in ncclsvc_session_info */
 } ncclsvc_task_info;
 
 /* X(name, value, "name"): what moves an operation's data */
@@ -572,6 +591,7 @@ typedef struct ncclsvc_failure_info {
 	char host[64];			/* the node's; empty: this node is alone */
 	char job[NCCLSVC_JOB_BYTES];	/* as in ncclsvc_comm_info */
 	char text[NCCLSVC_FAILURE_BYTES];
+	char tenant[NCCLSVC_JOB_BYTES]; /* as in ncclsvc_comm_info */
 } ncclsvc_failure_info;
 
 /* How long after the first rank a rank of the asked node came to its communicator's collectives, in

@@ -16,8 +16,14 @@
  * kind. Like ncclCommInitRank, the reply comes when all nranks have joined. With SVC_JOIN_WORLD, id
  * and nranks are zero, and rank -1 asks for any free rank. A member of a broken communicator
  * rejoins it with the same message; its old handle stays valid. With SVC_JOIN_FAIL_FAST, the JOIN
- * ends with PEER_GONE when another waiting rank's process ends; otherwise it waits for the next. */
-enum svc_join_flags { SVC_JOIN_WORLD = 1, SVC_JOIN_FAIL_FAST = 2 };
+ * ends with PEER_GONE when another waiting rank's process ends; otherwise it waits for the next.
+ * SVC_JOIN_ADMIT_USER, SVC_JOIN_ADMIT_ANY: as in ncclsvc_admit; without both, the tenant. */
+enum svc_join_flags {
+	SVC_JOIN_WORLD = 1,
+	SVC_JOIN_FAIL_FAST = 2,
+	SVC_JOIN_ADMIT_USER = 4,
+	SVC_JOIN_ADMIT_ANY = 8,
+};
 
 /* An id made from a job's name can be guessed. So it has this marker at byte SVC_JOB_AT, and only
  * the user that it names may join. Ids derived from it (id_derive) keep these bytes. */

@@ -62,3 +62,19 @@ char *identity_of(const char *option, char job[NCCLSVC_JOB_BYTES])
 		memcpy(job, group, sizeof(group));
 	return job;
 }
+
+bool admit_of(ncclsvc_admit option, ncclsvc_admit *admit)
+{
+	static const char *const names[] = {
+		[NCCLSVC_ADMIT_TENANT] = "tenant",
+		[NCCLSVC_ADMIT_USER] = "user",
+		[NCCLSVC_ADMIT_ANY] = "any",
+	};
+	const char *name = value_of("NCCLSVC_ADMIT");
+	*admit = option ? option : NCCLSVC_ADMIT_TENANT;
+	if (option || !name)
+		return *admit >= NCCLSVC_ADMIT_TENANT && *admit <= NCCLSVC_ADMIT_ANY;
+	while (*admit <= NCCLSVC_ADMIT_ANY && strcmp(name, names[*admit]) != 0)
+		++*admit;
+	return *admit <= NCCLSVC_ADMIT_ANY;
+}

@@ -9,4 +9,7 @@
  * Kubernetes pod, the MPI job, the control group. Empty: none is. Returns job. */
 char *identity_of(const char *option, char job[NCCLSVC_JOB_BYTES]);
 
+/* The option, else what NCCLSVC_ADMIT says, else the tenant. False: neither is valid. */
+bool admit_of(ncclsvc_admit option, ncclsvc_admit *admit);
+
 #endif

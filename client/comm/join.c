@@ -146,6 +146,7 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	if (device != NCCLSVC_DEVICE_HOST)
 		comm->peer = peer_new(s, device, request->device, request->nranks);
+	request->flags |= join_admit_flags(s);
 	request->staging = peer_region(comm->peer);
 	request->out_of_reach = peer_out_of_reach(comm->peer);
 	comm->world = request->flags & SVC_JOIN_WORLD;

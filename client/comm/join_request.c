@@ -52,6 +52,13 @@ ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, uint64_t deadl
 	return r == NCCLSVC_CANCELLED && beside && beside->broken ? comm_end(beside) : r;
 }
 
+uint32_t join_admit_flags(const ncclsvc_session *s)
+{
+	return s->admit == NCCLSVC_ADMIT_ANY	? SVC_JOIN_ADMIT_ANY
+	       : s->admit == NCCLSVC_ADMIT_USER ? SVC_JOIN_ADMIT_USER
+						: 0;
+}
+
 void join_say_mps(int device, struct svc_join *request)
 {
 	if (device != NCCLSVC_DEVICE_HOST)

@@ -35,7 +35,8 @@ static ncclsvc_result choose_path(const char *path, struct sockaddr_un *address)
 }
 
 static ncclsvc_result take_options(const ncclsvc_options *options,
-				   struct connection_options *connection, int *timeout_ms)
+				   struct connection_options *connection, ncclsvc_admit *admit,
+				   int *timeout_ms)
 {
 	ncclsvc_options o = {.size = sizeof(o)};
 	if (options && options->size < OPTIONS_1)
@@ -59,6 +60,9 @@ static ncclsvc_result take_options(const ncclsvc_options *options,
 	connection->entries = o.ring_entries ? o.ring_entries : SVC_RING_DEFAULT;
 	connection->entries_required = o.ring_entries != 0;
 	connection->no_ring = o.no_ring;
+	if (!admit_of(o.admit, admit))
+		return error_argument("%s is not valid: use tenant, user or any",
+				      o.admit ? "options.admit" : "NCCLSVC_ADMIT");
 	*timeout_ms = o.timeout_ms ? o.timeout_ms : OPEN_TIMEOUT_MS;
 	return choose_path(o.socket, &connection->address);
 }
@@ -85,7 +89,7 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 	s->id = ++sessions;
 	s->epoll = s->kick = s->timer = -1;
 	make_lock(s);
-	ncclsvc_result r = take_options(options, &s->options, &timeout_ms);
+	ncclsvc_result r = take_options(options, &s->options, &s->admit, &timeout_ms);
 	if (!r)
 		r = connection_open(&s->options, deadline_in(timeout_ms), &s->connection);
 	if (!r)

@@ -40,7 +40,7 @@ static struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout
 		.nranks = comm->world ? 0 : comm->nranks,
 		.rank = comm->rank,
 		.device = comm->daemon_device,
-		.flags = comm->world ? SVC_JOIN_WORLD : 0,
+		.flags = (comm->world ? SVC_JOIN_WORLD : 0) | join_admit_flags(comm->session),
 		.staging = peer_region(comm->peer),
 		.out_of_reach = peer_out_of_reach(comm->peer),
 		.timeout_ns = timeout_ns,

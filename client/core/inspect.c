@@ -117,10 +117,11 @@ static ncclsvc_result get_list(ncclsvc_session *s, uint32_t what, uint64_t from,
 #define TEXT(field) svc_make_printable(x->field, sizeof(x->field));
 
 LIST(ncclsvc_list_sessions, SVC_LIST_SESSIONS, ncclsvc_session_info,
-     TEXT(name) TEXT(job) TEXT(cgroup))
-LIST(ncclsvc_list_comms, SVC_LIST_COMMS, ncclsvc_comm_info, TEXT(label) TEXT(refused) TEXT(job))
+     TEXT(name) TEXT(job) TEXT(cgroup) TEXT(tenant))
+LIST(ncclsvc_list_comms, SVC_LIST_COMMS, ncclsvc_comm_info,
+     TEXT(label) TEXT(refused) TEXT(job) TEXT(tenant))
 LIST(ncclsvc_list_members, SVC_LIST_MEMBERS, ncclsvc_member_info, )
-LIST(ncclsvc_list_tasks, SVC_LIST_TASKS, ncclsvc_task_info, TEXT(label))
+LIST(ncclsvc_list_tasks, SVC_LIST_TASKS, ncclsvc_task_info, TEXT(label) TEXT(tenant))
 LIST(ncclsvc_list_regions, SVC_LIST_REGIONS, ncclsvc_region_info, )
 LIST(ncclsvc_list_devices, SVC_LIST_DEVICES, ncclsvc_device_info, TEXT(name) TEXT(text))
 LIST(ncclsvc_list_operations, SVC_LIST_OPERATIONS, ncclsvc_operation_info,
@@ -146,7 +147,7 @@ ncclsvc_result ncclsvc_list_failures(ncclsvc_session *s, uint64_t from, ncclsvc_
 {
 	ncclsvc_result r = get_list(s, SVC_LIST_FAILURES, from, sizeof(**list), (void **)list, n);
 	for (ncclsvc_failure_info *x = r ? NULL : *list; x && x < *list + *n; x++) {
-		TEXT(label) TEXT(host) TEXT(job) TEXT(text)
+		TEXT(label) TEXT(host) TEXT(job) TEXT(text) TEXT(tenant)
 	}
 	return r;
 }

@@ -45,6 +45,7 @@ struct ncclsvc_session {
 	pthread_cond_t changed; /* signalled when a reply came, a task ended, or the socket's reader
 				   stopped */
 	struct connection_options options;
+	ncclsvc_admit admit; /* to its communicators */
 	struct connection *connection;
 	uint32_t generation; /* generation of the connection */
 	bool lost, reading, reattaching;

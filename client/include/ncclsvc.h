@@ -104,6 +104,11 @@ typedef struct ncclsvc_options {
 	/* The name of the job, shown by ncclsvc-ctl: 63 characters of printable ASCII. NULL:
 	 * $NCCLSVC_JOB, else what the launcher says (see libncclsvc(3)). */
 	const char *job;
+	/* The other processes that may join this session's communicators. Only the member that
+	 * joins first is asked, so give all the same. DEFAULT: $NCCLSVC_ADMIT ("tenant", "user",
+	 * "any"), else the tenant: processes of the same user in the same job, pod, container or
+	 * service (see libncclsvc(3)). The members' GPUs can reach each other's buffers. */
+	ncclsvc_admit admit;
 } ncclsvc_options;
 
 /* Connects to a daemon and attaches. options may be NULL. On success the caller owns *session and
@@ -136,7 +141,8 @@ ncclsvc_result ncclsvc_reattach(ncclsvc_session *session, int timeout_ms);
 /* ---- Communicators --------------------------------------------------------------------- */
 
 /* Creates a random id, which the application passes to the other ranks by its own means. Any
- * process that knows it and runs as the same user can join. Needs no daemon. */
+ * process that knows it and that the first member admits can join (ncclsvc_options). Needs no
+ * daemon. */
 ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id);
 
 /* Like ncclCommInitRank: joins communicator `id` of nranks as `rank`; returns when all have joined.

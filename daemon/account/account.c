@@ -107,7 +107,7 @@ void accounts_init(struct accounts *all, const struct config *config, void (*clo
 
 static void destroy(struct account *a, uint64_t until_ns)
 {
-	HASH_DEL(a->all->by_uid, a);
+	HASH_DEL(a->all->by_tenant, a);
 	closer_destroy(a->closer, until_ns);
 	free(a);
 }
@@ -116,16 +116,16 @@ void accounts_fini(struct accounts *all)
 {
 	const uint64_t until_ns = clock_now() + CLOSERS_END_NS;
 	struct account *a, *tmp;
-	for (a = all->by_uid; a; a = a->hh.next)
+	for (a = all->by_tenant; a; a = a->hh.next)
 		closer_end(a->closer);
-	HASH_ITER (hh, all->by_uid, a, tmp)
+	HASH_ITER (hh, all->by_tenant, a, tmp)
 		destroy(a, until_ns);
 }
 
-struct account *account_get(struct accounts *all, uint32_t uid)
+struct account *account_get(struct accounts *all, const struct tenant *tenant)
 {
 	struct account *a;
-	HASH_FIND(hh, all->by_uid, &uid, sizeof(uid), a);
+	HASH_FIND(hh, all->by_tenant, tenant, sizeof(*tenant), a);
 	if (a)
 		return a;
 	a = calloc(1, sizeof(*a));
@@ -137,8 +137,11 @@ struct account *account_get(struct accounts *all, uint32_t uid)
 		return NULL;
 	}
 	a->all = all;
-	a->uid = uid;
-	HASH_ADD(hh, all->by_uid, uid, sizeof(a->uid), a);
+	a->tenant = *tenant;
+	a->number = ++all->last_number;
+	tenant_name(tenant, a->name);
+	tenant_text(tenant, a->owner);
+	HASH_ADD(hh, all->by_tenant, tenant, sizeof(a->tenant), a);
 	return a;
 }
 
@@ -189,7 +192,7 @@ void account_put(struct account *a)
 void accounts_collect(struct accounts *all)
 {
 	struct account *a, *next;
-	HASH_ITER (hh, all->by_uid, a, next)
+	HASH_ITER (hh, all->by_tenant, a, next)
 		account_put(a);
 }
 
@@ -197,7 +200,7 @@ void accounts_collect(struct accounts *all)
 
 static const struct account *holds_most(const struct accounts *all, enum share share)
 {
-	const struct account *most = all->by_uid;
+	const struct account *most = all->by_tenant;
 	for (const struct account *a = most; a; a = a->hh.next)
 		if (a->held[share] > most->held[share])
 			most = a;
@@ -214,9 +217,9 @@ static void tell_user_limit(const struct account *a, enum share share, const str
 			    uint64_t n, char *text)
 {
 	int at = snprintf(text, SVC_TEXT_BYTES,
-			  "user %" PRIu32 " has %" PRIu64 " %s: %" PRIu64
+			  "user %s has %" PRIu64 " %s: %" PRIu64
 			  " more would exceed the limit of %" PRIu64 " for one user",
-			  a->uid, a->held[share], l->what, n, l->user);
+			  a->owner, a->held[share], l->what, n, l->user);
 	add_key(text, (size_t)at, l->user_key);
 }
 
@@ -225,10 +228,10 @@ static void tell_limit_of_all(const struct account *a, enum share share, const s
 {
 	const struct account *most = holds_most(a->all, share);
 	int at = snprintf(text, SVC_TEXT_BYTES,
-			  "all users together have %" PRIu64 " %s, user %" PRIu32
+			  "all users together have %" PRIu64 " %s, user %s"
 			  " the most of them (%" PRIu64 "): %" PRIu64
 			  " more would exceed the daemon's limit of %" PRIu64,
-			  a->all->held[share], l->what, most->uid, most->held[share], n, l->all);
+			  a->all->held[share], l->what, most->owner, most->held[share], n, l->all);
 	add_key(text, (size_t)at, l->all_key);
 }
 
@@ -276,7 +279,7 @@ static uint64_t memory_of(const struct account *a)
 bool account_memory_left(const struct account *a, uint64_t bytes)
 {
 	uint64_t reserve = MEMORY_RESERVE + OTHERS_RESERVE;
-	for (const struct account *b = a->all->by_uid; b; b = b->hh.next)
+	for (const struct account *b = a->all->by_tenant; b; b = b->hh.next)
 		if (memory_of(b) > memory_of(a))
 			reserve = MEMORY_RESERVE;
 	return bytes < UINT64_MAX - reserve && nofail_reserve_fill() &&

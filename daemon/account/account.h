@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Shared resources, and each user's quota of them. A request that uses an entry of a shared table,
- * or the daemon's memory, charges it here first. So no user can exhaust a resource for the others,
- * and the error names the user who holds too much. Only the loop's thread uses this.
+ * Shared resources, and each tenant's quota of them. A request that uses an entry of a shared
+ * table, or the daemon's memory, charges it here first. So no tenant can exhaust a resource for the
+ * others, and the error names the tenant who holds too much. Only the loop's thread uses this.
+ *
+ * "User" in names and texts of quotas means the tenant: its limits are those of user_* in
+ * ncclsvcd.conf(5).
  */
 #ifndef DAEMON_ACCOUNT_H
 #define DAEMON_ACCOUNT_H
@@ -12,6 +15,7 @@
 
 #include "base/hash.h"
 #include "proto/svc_limits.h"
+#include "tenant.h"
 
 struct config;
 
@@ -41,10 +45,13 @@ static inline enum share account_lent(int32_t device)
 	return (enum share)(SHARE_LENT + device);
 }
 
-/* One user's account, for all sessions of the user. */
+/* One tenant's account, for all its sessions. */
 struct account {
 	struct accounts *all;
-	uint32_t uid;
+	struct tenant tenant;
+	char name[NCCLSVC_JOB_BYTES];  /* tenant_name */
+	char owner[TENANT_TEXT_BYTES]; /* tenant_text */
+	uint32_t number;	       /* no two living accounts have the same */
 	uint64_t held[SHARES];
 	struct closer *closer;
 	uint64_t turn, turn_ns; /* time spent on the user's requests in this turn of the loop */
@@ -57,7 +64,8 @@ struct account {
 
 struct accounts {
 	const struct config *config; /* borrowed */
-	struct account *by_uid;
+	struct account *by_tenant;
+	uint32_t last_number;
 	uint64_t held[SHARES];		 /* by all users together */
 	uint64_t regions_max, fds_max;	 /* limits of the system for this process */
 	uint64_t lent_max[ACCOUNT_GPUS]; /* the GPUs' memory sizes, once known */
@@ -73,8 +81,8 @@ void accounts_fini(struct accounts *all);
 /* Returns to the shares what users' threads have closed and unmapped, and frees empty accounts. */
 void accounts_collect(struct accounts *all);
 
-/* Returns the user's account, which it creates if needed; NULL if out of memory. */
-struct account *account_get(struct accounts *all, uint32_t uid);
+/* Returns the tenant's account, which it creates if needed; NULL if out of memory. */
+struct account *account_get(struct accounts *all, const struct tenant *tenant);
 /* Frees the account if it holds nothing and its closer has no thread. */
 void account_put(struct account *a);
 

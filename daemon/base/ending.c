@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ending.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,19 +95,21 @@ static uint64_t oom_kills(const char *file)
 	return count ? strtoull(count + strlen("oom_kill "), NULL, 10) : 0;
 }
 
-static int open_pidfd(int fd, int32_t pid)
+int process_pidfd(int fd, int32_t pid)
 {
 	int pidfd = -1;
 	socklen_t size = sizeof(pidfd);
 	if (!getsockopt(fd, SOL_SOCKET, PEERPIDFD, &pidfd, &size))
 		return pidfd;
+	if (errno != ENOPROTOOPT) /* it was reaped, and another process may have its pid */
+		return -1;
 	return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
 struct process ending_watch(int fd, int32_t pid)
 {
 	struct stat_fields f;
-	struct process p = {.watched = true, .pid = pid, .fd = open_pidfd(fd, pid)};
+	struct process p = {.watched = true, .pid = pid, .fd = process_pidfd(fd, pid)};
 	if (!read_stat(pid, &f))
 		return p;
 	p.start = f.start;

@@ -25,6 +25,9 @@ struct process {
 	char oom_file[OOM_FILE_BYTES]; /* which says so now; empty: unknown */
 };
 
+/* A descriptor of the process at the other end of the connection fd, or else, before Linux 6.5, of
+ * the process that has its pid now. -1: there is none. The caller closes it. */
+int process_pidfd(int fd, int32_t pid);
 /* fd: of the connection with it. The caller closes the result's. */
 struct process ending_watch(int fd, int32_t pid);
 /* To be called when the process's connection has ended. A process that exits closes its files just

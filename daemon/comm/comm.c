@@ -106,6 +106,7 @@ struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nr
 	}
 	m->comms = s;
 	m->account = a;
+	m->admit = NCCLSVC_ADMIT_TENANT;
 	m->uid = ++s->last_comm;
 	memcpy(m->id, id, sizeof(m->id));
 	m->nranks = nranks;

@@ -76,7 +76,8 @@ struct communicator {
 	bool out_of_reach;	     /* a member cannot map another's memory, so no kernels */
 	unsigned reply_opcode;	     /* what its members wait for: JOIN or SPLIT */
 	struct nccl_comm *nccl_comm; /* while an epoch runs or is about to begin */
-	struct account *account;     /* of the owner; all its members belong to this user */
+	struct account *account;     /* of the owner; also its members', unless it admits others */
+	ncclsvc_admit admit;	     /* as the first JOIN said */
 	uint32_t nranks, epoch;
 	uint64_t failure; /* the last, since the epoch began: failures/; 0: none */
 	uint64_t failure_ns;

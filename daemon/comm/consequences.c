@@ -62,7 +62,7 @@ static struct failure *ended_together(const struct communicator *m, int32_t rank
 	for (uint64_t n = all->last, seen = 0; n && seen < TOGETHER; n--, seen++) {
 		struct failure *f = failures_find(all, n);
 		if (f && f->info.kind == NCCLSVC_FAILURE_EPOCH && f->info.pid == member->pid &&
-		    f->info.node == node && f->info.uid == m->account->uid && f->noted_ns &&
+		    f->info.node == node && f->info.uid == m->account->tenant.uid && f->noted_ns &&
 		    now - f->noted_ns < FAILURE_TOGETHER_NS)
 			return f;
 	}

@@ -12,13 +12,15 @@
 #include "peer/comm_peer.h"
 #include "proto/names.h"
 #include "remote.h"
+#include "report.h"
 
 static bool check_join(struct comms *s, struct session *c, uint32_t serial,
 		       const struct svc_join *j)
 {
 	const char *wrong = NULL;
 	bool world = j->flags & SVC_JOIN_WORLD;
-	if (j->flags & ~(SVC_JOIN_WORLD | SVC_JOIN_FAIL_FAST))
+	if (j->flags &
+	    ~(SVC_JOIN_WORLD | SVC_JOIN_FAIL_FAST | SVC_JOIN_ADMIT_USER | SVC_JOIN_ADMIT_ANY))
 		wrong = "unknown flags";
 	else if (j->timeout_ns > SVC_TIMEOUT_MAX_NS)
 		wrong = "the timeout is out of range";
@@ -77,6 +79,40 @@ static void name_others(const struct communicator *m, char *text, size_t size)
 			 m->occupied - 1);
 }
 
+static ncclsvc_admit admit_of(const struct svc_join *j)
+{
+	return j->flags & SVC_JOIN_ADMIT_ANY	? NCCLSVC_ADMIT_ANY
+	       : j->flags & SVC_JOIN_ADMIT_USER ? NCCLSVC_ADMIT_USER
+						: NCCLSVC_ADMIT_TENANT;
+}
+
+static bool admits(const struct communicator *m, const struct account *a)
+{
+	const bool user = m->account->tenant.uid == a->tenant.uid;
+	return m->account == a || m->admit == NCCLSVC_ADMIT_ANY ||
+	       (m->admit == NCCLSVC_ADMIT_USER && user);
+}
+
+/* If nobody holds the world, it belongs to the next tenant who joins. Another communicator goes to
+ * another tenant of its user, since a restarted job or pod is a new tenant. */
+static bool may_take_over(const struct communicator *m, const struct account *a)
+{
+	const bool user = m->account->tenant.uid == a->tenant.uid;
+	return !m->occupied && (m->world || (user && !epoch_held(&m->life)));
+}
+
+static void refuse_tenant(struct session *c, const struct communicator *m, uint32_t serial)
+{
+	const struct account *owner = m->account, *a = c->account;
+	const bool user = owner->tenant.uid == a->tenant.uid;
+	report_refused_tenant(m, c);
+	session_error(
+		c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
+		"communicator %s belongs to user %s; pid %d is of user %s: set NCCLSVC_ADMIT=%s "
+		"in all its processes to admit it",
+		m->label, owner->owner, c->pid, a->owner, user ? "user" : "any");
+}
+
 /* Returns the communicator that a JOIN names, created if needed; NULL after an error was sent. */
 static struct communicator *find_or_create(struct comms *s, struct session *c, uint32_t serial,
 					   const struct svc_join *j)
@@ -87,12 +123,10 @@ static struct communicator *find_or_create(struct comms *s, struct session *c, u
 		m = s->world;
 	else
 		HASH_FIND(hh, s->comms, j->id, sizeof(j->id), m);
-	/* If nobody holds the world, it belongs to the next user who joins. */
-	if (m && m->world && !m->occupied && m->account != c->account)
+	if (m && m->account != c->account && may_take_over(m, c->account))
 		comm_hand_over(m, c->account);
-	if (m && m->account != c->account) {
-		session_error(c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
-			      "communicator %s belongs to user %u", m->label, m->account->uid);
+	if (m && !admits(m, c->account)) {
+		refuse_tenant(c, m, serial);
 		return NULL;
 	}
 	if (m && !(j->flags & SVC_JOIN_WORLD) && m->nranks != (uint32_t)j->nranks) {
@@ -107,11 +141,10 @@ static struct communicator *find_or_create(struct comms *s, struct session *c, u
 		comm_forget(s, m);
 		m = NULL;
 	}
-	if (m)
-		return m;
-	m = comm_create(s, j->id, (uint32_t)j->nranks, c->account, text);
-	if (!m)
+	if (!m && !(m = comm_create(s, j->id, (uint32_t)j->nranks, c->account, text)))
 		session_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT, "%s", text);
+	if (m && !m->occupied && m->account == c->account)
+		m->admit = admit_of(j);
 	return m;
 }
 

@@ -34,12 +34,21 @@ static bool may_write(struct account *a)
 	const uint64_t now = clock_now();
 	if (now - a->report_ns >= LOG_WINDOW_NS) {
 		if (a->reports > USER_BURST)
-			log_warning("user %u: %u more failures of communicators were not logged",
-				    a->uid, a->reports - USER_BURST);
+			log_warning("user %s: %u more failures of communicators were not logged",
+				    a->owner, a->reports - USER_BURST);
 		a->report_ns = now;
 		a->reports = 0;
 	}
 	return a->reports++ < USER_BURST;
+}
+
+void report_refused_tenant(const struct communicator *m, const struct session *c)
+{
+	if (may_write(c->account))
+		log_warning("communicator %s (id %llu, user %s): a JOIN of pid %d of user %s was "
+			    "refused",
+			    m->label, (unsigned long long)m->uid, m->account->owner, c->pid,
+			    c->account->owner);
 }
 
 /* ---- The record ---- */
@@ -64,13 +73,14 @@ static ncclsvc_failure_info info_of(const struct communicator *m, uint32_t kind,
 		.comm = m->uid,
 		.epoch = m->epoch,
 		.nranks = m->nranks,
-		.uid = m->account->uid,
+		.uid = m->account->tenant.uid,
 		.rank = -1,
 		.device = -1,
 		.node = -1,
 	};
 	memcpy(i.label, m->label, sizeof(i.label));
 	memcpy(i.job, m->job, sizeof(i.job));
+	memcpy(i.tenant, m->account->name, sizeof(i.tenant));
 	if (rank < 0 || (uint32_t)rank >= m->nranks)
 		return i;
 	const struct member *member = &m->members[rank];
@@ -181,8 +191,8 @@ static void report(struct communicator *m, ncclsvc_failure_info *i, const ncclsv
 		return;
 	struct log_event e = {.id = message_id(i->kind)};
 	add_fields(&e, f ? &f->info : i);
-	line_add(&l, "communicator %s (id %llu, user %u): ", m->label, (unsigned long long)m->uid,
-		 m->account->uid);
+	line_add(&l, "communicator %s (id %llu, user %s): ", m->label, (unsigned long long)m->uid,
+		 m->account->owner);
 	if (f)
 		line_add(&l, "failure %llu: ", (unsigned long long)f->info.failure);
 	line_add(&l, "%s", i->text);
@@ -211,8 +221,8 @@ void report_tasks(struct communicator *m, const ncclsvc_status *st, unsigned op,
 	if (st->result != NCCLSVC_CANCELLED)
 		report(m, &i, st, "");
 	else if (may_write(m->account))
-		log_info("communicator %s (id %llu, user %u): %s", m->label,
-			 (unsigned long long)m->uid, m->account->uid, i.text);
+		log_info("communicator %s (id %llu, user %s): %s", m->label,
+			 (unsigned long long)m->uid, m->account->owner, i.text);
 }
 
 static uint64_t load(const _Atomic uint64_t *counter)
@@ -249,9 +259,9 @@ static void log_clean_end(struct communicator *m, const ncclsvc_status *st)
 {
 	char ending[SVC_ENDING_BYTES];
 	if (may_write(m->account))
-		log_info("communicator %s (id %llu, user %u): rank %d (pid %d) %s; no task was "
+		log_info("communicator %s (id %llu, user %s): rank %d (pid %d) %s; no task was "
 			 "pending",
-			 m->label, (unsigned long long)m->uid, m->account->uid, st->rank_a,
+			 m->label, (unsigned long long)m->uid, m->account->owner, st->rank_a,
 			 st->pid_a, svc_ending_text(st->ending, st->ending_code, ending));
 }
 

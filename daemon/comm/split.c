@@ -141,6 +141,7 @@ static int join_subcomm(struct comms *s, struct communicator *m, uint32_t rank,
 	}
 	if (!subcomm && !(subcomm = comm_create(s, p->id, p->nranks, m->account, text)))
 		return NCCLSVC_LIMIT;
+	subcomm->admit = m->admit;
 	if (subcomm->nranks != p->nranks) {
 		snprintf(text, SVC_TEXT_BYTES,
 			 "another communicator has the subcommunicator's name");
@@ -194,7 +195,7 @@ static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 	const int result = join_subcomm(s, m, k, r, p, lacks, text);
 	if (!result)
 		return;
-	remote_subcomm_refused(s, subcomm, m->account->uid, m->members[k].pid, result, text);
+	remote_subcomm_refused(s, subcomm, m->account->tenant.uid, m->members[k].pid, result, text);
 	session_error(c, SVC_SPLIT, r->serial, result, "%s", text);
 }
 
@@ -204,7 +205,7 @@ void comm_split_subcomms(struct comms *s, struct communicator *m, const struct c
 	struct split_request *split = m ? m->split : NULL;
 	const bool lacks = lacks_node(s, p);
 	/* Without the communicator, its user is unknown, too: (uid_t)-1 is no user. */
-	const uint32_t uid = m ? m->account->uid : UINT32_MAX;
+	const uint32_t uid = m ? m->account->tenant.uid : UINT32_MAX;
 	if (m)
 		m->split = NULL;
 	for (uint32_t k = 0; k < p->count; k++) {

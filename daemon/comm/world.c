@@ -66,7 +66,7 @@ int comm_create_world(struct comms *s)
 		errno = EINVAL;
 		return -1;
 	}
-	struct account *own = account_get(s->accounts, geteuid());
+	struct account *own = account_get(s->accounts, &(struct tenant){.uid = geteuid()});
 	char text[SVC_TEXT_BYTES] = "out of memory";
 	s->world = own ? comm_create(s, id, ranks, own, text) : NULL;
 	if (!s->world) {

@@ -24,6 +24,7 @@ struct control_join {
 	int32_t device;
 	uint32_t transport; /* ncclsvc_transport, of GPUs' memory */
 	uint32_t serial;    /* of the client's request */
+	uint32_t admit;	    /* ncclsvc_admit, as the node's first JOIN said */
 	/* 1 + the number of a lost node: this node has registered all its members of running epochs
 	 * at the new rendezvous. Sent to all nodes, with no other field set. */
 	uint32_t registered;

@@ -97,6 +97,12 @@ static void send_refusal(struct coord *c, uint32_t node, const struct control_jo
 
 static void fail_all_joins(struct coord *c, struct rendezvous *r, int result, const char *text);
 
+/* Control groups differ between nodes, so each node has compared those of its own members. */
+static bool admits(const struct rendezvous *r, const struct control_join *m)
+{
+	return r->uid == m->uid || r->admit == NCCLSVC_ADMIT_ANY;
+}
+
 /* Reports a refused JOIN to those that wait for the rank. If it does not fit the others' JOINs, no
  * JOIN of that program ever will, so they need not wait for their deadlines. */
 static void tell_refusal(struct coord *c, struct rendezvous *r, uint32_t rank, int32_t pid,
@@ -119,7 +125,7 @@ __attribute__((format(printf, 6, 7))) static void refuse(struct coord *c, uint32
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	send_refusal(c, node, m, result, text);
-	if (r && r->uid == m->uid)
+	if (r && admits(r, m))
 		tell_refusal(c, r, m->rank, m->pid, result, text);
 }
 
@@ -286,9 +292,11 @@ static struct rendezvous *rendezvous_for(struct coord *c, uint32_t from,
 					 const struct control_join *m)
 {
 	struct rendezvous *r = rendezvous_find(c, m->id);
-	if (r && r->held && r->uid != m->uid) {
-		refuse(c, from, r, m, NCCLSVC_PERMISSION, "communicator %s belongs to user %u",
-		       r->label, r->uid);
+	if (r && r->held && !admits(r, m)) {
+		refuse(c, from, r, m, NCCLSVC_PERMISSION,
+		       "communicator %s belongs to user %u; pid %d of node %u is of user %u: set "
+		       "NCCLSVC_ADMIT=any in all its processes to admit it",
+		       r->label, r->uid, m->pid, from, m->uid);
 		return NULL;
 	}
 	if (r && r->nranks != m->nranks && r->held) {

@@ -23,6 +23,7 @@ struct rendezvous {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
 	uint32_t nranks, uid, cuda;
+	uint32_t admit;	    /* ncclsvc_admit; between nodes, the user is the tenant */
 	uint32_t epoch;	    /* the running or the last epoch */
 	uint32_t known;	    /* the last number known to members, perhaps counted by another node */
 	uint32_t transport; /* of GPUs' memory */

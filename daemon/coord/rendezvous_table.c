@@ -145,6 +145,7 @@ void rendezvous_hand_over(struct coord *c, struct rendezvous *r, const struct co
 	discharge(c, r);
 	r->uid = m->uid;
 	charge(c, r);
+	r->admit = m->admit;
 	r->cuda = m->cuda;
 	r->transport = m->transport;
 	memcpy(r->label, m->label, sizeof(r->label));

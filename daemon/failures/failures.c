@@ -16,23 +16,37 @@ static uint64_t unix_now(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-static struct failure_share *share_of(struct failures *f, uint32_t uid)
+static struct failure_owner owner_of(const ncclsvc_failure_info *info)
 {
+	struct failure_owner owner = {.uid = info->uid};
+	memcpy(owner.tenant, info->tenant, strnlen(info->tenant, sizeof(owner.tenant) - 1));
+	return owner;
+}
+
+static struct failure_share *share_of(struct failures *f, const ncclsvc_failure_info *info)
+{
+	const struct failure_owner owner = owner_of(info);
 	struct failure_share *share;
-	HASH_FIND(hh, f->shares, &uid, sizeof(uid), share);
+	HASH_FIND(hh, f->shares, &owner, sizeof(owner), share);
 	if (share)
 		return share;
 	share = calloc(1, sizeof(*share));
 	if (!share)
 		return NULL;
-	share->uid = uid;
-	HASH_ADD(hh, f->shares, uid, sizeof(share->uid), share);
+	share->owner = owner;
+	HASH_ADD(hh, f->shares, owner, sizeof(share->owner), share);
 	return share;
+}
+
+static bool is_of(const ncclsvc_failure_info *info, const struct failure_share *share)
+{
+	const struct failure_owner owner = owner_of(info);
+	return !memcmp(&owner, &share->owner, sizeof(owner));
 }
 
 static void remove_failure(struct failures *f, struct failure *failure)
 {
-	struct failure_share *share = share_of(f, failure->info.uid);
+	struct failure_share *share = share_of(f, &failure->info);
 	if (f->file)
 		failure_file_forget(f->file, failure);
 	if (failure->pidfd >= 0)
@@ -56,7 +70,7 @@ static void remove_oldest(struct failures *f)
 		if (s->n > most->n)
 			most = s;
 	struct failure *oldest = f->all;
-	while (oldest && oldest->info.uid != most->uid)
+	while (oldest && !is_of(&oldest->info, most))
 		oldest = oldest->hh.next;
 	if (oldest)
 		remove_failure(f, oldest);
@@ -64,7 +78,7 @@ static void remove_oldest(struct failures *f)
 
 static struct failure *insert(struct failures *f, const ncclsvc_failure_info *info, uint32_t slot)
 {
-	struct failure_share *share = share_of(f, info->uid);
+	struct failure_share *share = share_of(f, info);
 	struct failure *failure = share ? calloc(1, sizeof(*failure)) : NULL;
 	if (!failure) {
 		if (share && !share->n) {
@@ -125,6 +139,7 @@ bool failures_restore(struct failures *f, const ncclsvc_failure_info *info, uint
 	    failures_find(f, info->failure) || !terminated(info->label, sizeof(info->label)) ||
 	    !terminated(info->host, sizeof(info->host)) ||
 	    !terminated(info->job, sizeof(info->job)) ||
+	    !terminated(info->tenant, sizeof(info->tenant)) ||
 	    !terminated(info->text, sizeof(info->text)))
 		return false;
 	if (info->failure > f->last)

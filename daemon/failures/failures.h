@@ -29,14 +29,20 @@ struct failure {
 	UT_hash_handle hh;		     /* by number; in their order */
 };
 
+struct failure_owner {
+	uint32_t uid;
+	char tenant[NCCLSVC_JOB_BYTES]; /* zeros follow the text */
+};
+
 struct failure_share {
-	uint32_t uid, n;
+	struct failure_owner owner;
+	uint32_t n;
 	UT_hash_handle hh;
 };
 
 struct failures {
 	struct failure *all;
-	struct failure_share *shares; /* how many each user has */
+	struct failure_share *shares; /* how many each tenant has */
 	struct failure *of_slot[FAILURES_MAX];
 	uint32_t free_slot; /* none below is free */
 	uint64_t last;	    /* number */
@@ -50,7 +56,7 @@ void failures_open(struct failures *f, struct loop *loop, const char *directory,
 /* Writes what the file lacks. */
 void failures_close(struct failures *f);
 
-/* Adds one, with its number and time. When there are FAILURES_MAX, the oldest of the user who has
+/* Adds one, with its number and time. When there are FAILURES_MAX, the oldest of the tenant who has
  * most goes. NULL: there is no memory for it. */
 struct failure *failures_add(struct failures *f, const ncclsvc_failure_info *info);
 /* NULL: it is too old, or none has that number. */

@@ -330,8 +330,8 @@ struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w,
 		 WORKER_COMM_SLOTS);
 	if (held >= most)
 		snprintf(text, sizeof(text),
-			 "user %u has %u NCCL communicators in use, and user_nccl_comms_max is %u",
-			 w->account->uid, held, most);
+			 "user %s has %u NCCL communicators in use, and user_nccl_comms_max is %u",
+			 w->account->owner, held, most);
 	else if (slot < WORKER_COMM_SLOTS && !(p = allocate(w))) {
 		result = NCCLSVC_NO_MEMORY;
 		snprintf(text, sizeof(text), "the daemon has no memory for an NCCL communicator");

@@ -16,24 +16,25 @@ struct name {
 
 struct handle_owner {
 	struct name name;
-	uint32_t uid, uses;
+	const struct account *account; /* exists while a mapping is bound */
+	uint32_t uses;
 	struct handles *all;
 	UT_hash_handle hh;
 };
 
-static ncclsvc_result take(struct handles *all, const struct name *name, uint32_t uid,
+static ncclsvc_result take(struct handles *all, const struct name *name, const struct account *a,
 			   struct handle_owner **owner)
 {
 	struct handle_owner *o;
 	HASH_FIND(hh, all->by_name, name, sizeof(*name), o);
-	if (o && o->uid != uid)
+	if (o && o->account != a)
 		return NCCLSVC_PERMISSION;
 	if (!o) {
 		o = calloc(1, sizeof(*o));
 		if (!o)
 			return NCCLSVC_NO_MEMORY;
 		o->name = *name;
-		o->uid = uid;
+		o->account = a;
 		o->all = all;
 		HASH_ADD(hh, all->by_name, name, sizeof(o->name), o);
 	}
@@ -56,20 +57,20 @@ ncclsvc_result handle_bind(struct handles *all, const struct session *c, struct 
 {
 	struct name name = {0};
 	memcpy(name.handle, m->handle, sizeof(name.handle));
-	return take(all, &name, c->uid, &m->owner);
+	return take(all, &name, c->account, &m->owner);
 }
 
 ncclsvc_result handle_mapped(struct handles *all, const struct session *c, struct mapping *m,
 			     uint64_t address)
 {
 	const struct name name = {.device = (uint64_t)m->device, .address = address};
-	return take(all, &name, c->uid, &m->address_owner);
+	return take(all, &name, c->account, &m->address_owner);
 }
 
 const char *handle_refusal(ncclsvc_result result)
 {
 	return result == NCCLSVC_PERMISSION
-		       ? "the memory that the CUDA IPC handle names is registered by another user"
+		       ? "the memory that the CUDA IPC handle names is registered by another tenant"
 		       : svc_result_meaning(result);
 }
 

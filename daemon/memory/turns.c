@@ -11,15 +11,15 @@
 #include "base/timings.h"
 #include "memory.h"
 
-/* One user's requests to one worker. */
+/* One tenant's requests to one worker. */
 struct turns {
 	struct memory *memory;
 	struct gpu *gpu;
-	uint32_t uid;
-	unsigned asked;		     /* calls not answered by the worker yet */
-	bool busy;		     /* the waiting calls are being processed */
-	struct region_call *waiting; /* in order */
-	struct region_call *passed;  /* the first one moved behind the others; NULL: none was */
+	const struct account *account; /* a key: it may no longer exist */
+	unsigned asked;		       /* calls not answered by the worker yet */
+	bool busy;		       /* the waiting calls are being processed */
+	struct region_call *waiting;   /* in order */
+	struct region_call *passed;    /* the first one moved behind the others; NULL: none was */
 	UT_hash_handle hh;
 };
 
@@ -119,13 +119,13 @@ static void go_on(struct turns *t)
 void turns_add(struct gpu *g, struct session *c, struct region_call *call)
 {
 	struct turns **users = &call->memory->turns[g->index], *t;
-	HASH_FIND(hh, *users, &c->uid, sizeof(c->uid), t);
+	HASH_FIND_PTR(*users, &c->account, t);
 	if (!t) {
 		t = nofail_calloc(1, sizeof(*t), "a user's requests to a worker");
 		t->memory = call->memory;
 		t->gpu = g;
-		t->uid = c->uid;
-		HASH_ADD(hh, *users, uid, sizeof(t->uid), t);
+		t->account = c->account;
+		HASH_ADD_PTR(*users, account, t);
 	}
 	call->session = c;
 	call->turns = t;

@@ -34,7 +34,7 @@
 static void add_session(struct scheduler *sched, const struct command *c)
 {
 	struct sched_session *s = nofail_calloc(1, sizeof(*s), "a session");
-	s->user = user_get(sched, c->session_add.uid);
+	s->user = user_get(sched, c->session_add.uid, c->session_add.tenant);
 	s->user->sessions++;
 	s->slot = c->session;
 	s->id = c->session_add.id;

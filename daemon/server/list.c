@@ -25,7 +25,8 @@ static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
 		const struct session *c = s->sessions.by_slot[slot];
 		if (!c || c->state != SESSION_OPEN)
 			continue;
-		const bool looks = p->by_node && session_allows(p->asker, c->uid);
+		const bool allowed = session_allows(p->asker, c->uid);
+		const bool looks = p->by_node && allowed;
 		ncclsvc_session_info *i = chunk_next(p, looks ? PROCESS_WORK : 1);
 		if (!i)
 			return slot;
@@ -44,9 +45,12 @@ static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
 			.mps = gpu_mps_of(&s->gpus, c),
 			.protocol = c->version,
 		};
-		memcpy(i->name, c->name, sizeof(i->name));
-		memcpy(i->job, c->job, sizeof(i->job));
-		memcpy(i->cgroup, c->cgroup, sizeof(i->cgroup));
+		memcpy(i->tenant, c->account->name, sizeof(i->tenant));
+		if (allowed) {
+			memcpy(i->name, c->name, sizeof(i->name));
+			memcpy(i->job, c->job, sizeof(i->job));
+			memcpy(i->cgroup, c->cgroup, sizeof(i->cgroup));
+		}
 		if (looks)
 			process_look(c->pid, i);
 	}

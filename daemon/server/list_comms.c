@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Lists of communicators, their members and their plans. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/siphash.h"
@@ -79,6 +80,20 @@ static void add_refused_task(const struct communicator *m, ncclsvc_comm_info *i)
 		show_refusal(r, i);
 }
 
+bool list_may_name(const struct chunk *p, const struct communicator *m)
+{
+	bool may = session_allows(p->asker, m->account->tenant.uid);
+	for (uint32_t k = 0; k < m->nranks && !may; k++)
+		may = m->members[k].session && session_allows(p->asker, m->members[k].session->uid);
+	return may;
+}
+
+/* In place of a label that the asker may not see. */
+static void hide_label(uint32_t uid, char label[NCCLSVC_NAME_BYTES])
+{
+	snprintf(label, NCCLSVC_NAME_BYTES, "(user %u)", uid);
+}
+
 /* All nodes have that key, and no user has. */
 static uint64_t cluster_comm(const struct server *s, const uint8_t *id)
 {
@@ -103,8 +118,11 @@ static uint64_t list_unstarted_comms(struct server *s, struct chunk *p, uint64_t
 			.age_ns = since(p->reply.time_ns, g->since_ns),
 			.cluster_comm = cluster_comm(s, g->id),
 		};
-		if (session_allows(p->asker, g->uid))
-			memcpy(i->id, g->id, sizeof(i->id));
+		if (!session_allows(p->asker, g->uid)) {
+			hide_label(g->uid, i->label);
+			continue;
+		}
+		memcpy(i->id, g->id, sizeof(i->id));
 		memcpy(i->label, g->label, sizeof(i->label));
 		add_refusal(&g->refused, i);
 	}
@@ -143,7 +161,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 			.nranks = m->nranks,
 			.epoch = m->epoch,
 			.state = comm_state(m),
-			.uid = m->account->uid,
+			.uid = m->account->tenant.uid,
 			.age_ns = since(p->reply.time_ns, m->since_ns),
 			.ask_node = v.node != s->comms.coord.me ? v.node + 1 : 0,
 			.peer_bytes = peer_bytes(m),
@@ -151,6 +169,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 			.staged = peer_staged(m),
 			.pending = peer_pending(m),
 			.cluster_comm = cluster_comm(s, m->id),
+			.admit = m->admit,
 		};
 		for (uint32_t k = 0; k < m->nranks; k++) {
 			ncclsvc_member_info member = {.rank = (int32_t)k,
@@ -164,11 +183,16 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 		if (i->state == NCCLSVC_COMM_IDLE && v.rendezvous && v.rendezvous->held &&
 		    !v.rendezvous->running)
 			i->state = unstarted_state(v.rendezvous);
-		if (session_allows(p->asker, m->account->uid))
+		memcpy(i->tenant, m->account->name, sizeof(i->tenant));
+		add_life(&m->life, p->reply.time_ns, i);
+		if (session_allows(p->asker, m->account->tenant.uid))
 			memcpy(i->id, m->id, sizeof(i->id));
+		if (!list_may_name(p, m)) {
+			hide_label(m->account->tenant.uid, i->label);
+			continue;
+		}
 		memcpy(i->label, m->label, sizeof(i->label));
 		memcpy(i->job, m->job, sizeof(i->job));
-		add_life(&m->life, p->reply.time_ns, i);
 		if (epoch_runs(&m->life))
 			add_refused_task(m, i);
 		else
@@ -307,6 +331,7 @@ uint64_t list_plan_tasks(struct server *s, struct chunk *p, uint64_t from)
 	uint64_t k = from >> 32 & UINT16_MAX, i = (uint32_t)from;
 	for (uint64_t slot = from >> 48; slot < SVC_COMMS_MAX; slot++, k = i = 0) {
 		const struct communicator *m = s->comms.comm_by_slot[slot];
+		const bool may_name = m && m->plan && list_may_name(p, m);
 		for (; m && m->plan && k < m->nranks; k++, i = 0) {
 			if (!chunk_works(p, 1))
 				return slot << 48 | k << 32 | i;
@@ -315,6 +340,8 @@ uint64_t list_plan_tasks(struct server *s, struct chunk *p, uint64_t from)
 				if (!next)
 					return slot << 48 | k << 32 | i;
 				*next = info;
+				if (!may_name)
+					memset(next->label, 0, sizeof(next->label));
 			}
 		}
 	}

@@ -74,7 +74,7 @@ static uint64_t list_kernels_of(struct server *s, struct chunk *p, uint64_t from
 	uint32_t nth = from & 4095, rank = from >> 12 & 255;
 	for (uint64_t slot = (from - KERNELS_FROM) >> 20; slot < SVC_COMMS_MAX; slot++) {
 		const struct communicator *m = s->comms.comm_by_slot[slot];
-		const bool shown = m && m->peer && session_allows(p->asker, m->account->uid);
+		const bool shown = m && m->peer && session_allows(p->asker, m->account->tenant.uid);
 		for (; shown && rank < m->nranks; rank++, nth = 0) {
 			struct kernels k = {.p = p, .m = m, .rank = rank};
 			if (!chunk_works(p, PEER_HISTORY))

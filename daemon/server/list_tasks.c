@@ -94,6 +94,8 @@ static void describe_kernel(const struct communicator *m, uint32_t rank,
 		.kernel = op->kernel,
 		.graph = op->graph,
 	};
+	const struct account *a = member->session ? member->session->account : m->account;
+	memcpy(i->tenant, a->name, sizeof(i->tenant));
 	i->state_ns = op->waits_ns ? since(now, op->waits_ns) : i->age_ns;
 	kernel_waits(op, i);
 }
@@ -128,6 +130,17 @@ static uint64_t list_kernels(struct server *s, struct chunk *p, uint64_t from)
 		rank = nth = 0;
 	}
 	return 0;
+}
+
+/* Adds what its session knows. The label is its user's. */
+static void add_session(struct server *s, const struct chunk *p, const struct table_entry *e,
+			ncclsvc_task_info *i)
+{
+	const struct session *c = sessions_find(&s->sessions, e->session);
+	if (c)
+		memcpy(i->tenant, c->account->name, sizeof(i->tenant));
+	if (c && session_allows(p->asker, c->uid))
+		list_label(s, e, i->label);
 }
 
 uint64_t list_tasks(struct server *s, struct chunk *p, uint64_t from)
@@ -165,7 +178,7 @@ uint64_t list_tasks(struct server *s, struct chunk *p, uint64_t from)
 			.state_ns = since(p->reply.time_ns, e.state_ns),
 		};
 		list_waits(s, &e, i);
-		list_label(s, &e, i->label);
+		add_session(s, p, &e, i);
 	}
 	return list_kernels(s, p, from < KERNELS_FROM ? KERNELS_FROM : from);
 }

@@ -23,7 +23,6 @@
 #include "memory/memory.h"
 #include "proto/names.h"
 #include "proto/printable.h"
-#include "proto/process/cgroup.h"
 #include "server_state.h"
 
 /* True, after telling the session: the reserve for admitted requests is incomplete. */
@@ -111,12 +110,12 @@ static void hello(struct server *s, struct session *c, uint32_t serial, const st
 	memcpy(c->name, m->name, sizeof(c->name));
 	svc_make_printable(c->name, sizeof(c->name));
 	c->version = (uint16_t)version;
-	svc_cgroup_of(c->pid, c->cgroup);
 	session_opened(c);
-	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_SESSION_ADD,
-							  .session = c->slot,
-							  .session_add = {c->id, c->pid, c->uid,
-									  c->fd, &c->counts}});
+	scheduler_command(s->scheduler,
+			  &(struct command){.kind = COMMAND_SESSION_ADD,
+					    .session = c->slot,
+					    .session_add = {c->id, c->pid, c->uid, c->fd,
+							    &c->counts, c->account->number}});
 	struct svc_hello_reply r = {
 		.version = c->version,
 		.version_min = SVC_PROTOCOL_MIN,
@@ -196,10 +195,10 @@ static void cancel(struct server *s, struct session *c, uint32_t serial, const s
 				      "there is no communicator %llu", (unsigned long long)id);
 			return;
 		}
-		if (!session_allows(c, comm->account->uid)) {
+		if (!session_allows(c, comm->account->tenant.uid)) {
 			session_error(c, SVC_CANCEL, serial, NCCLSVC_PERMISSION,
 				      "communicator %llu belongs to user %u",
-				      (unsigned long long)id, comm->account->uid);
+				      (unsigned long long)id, comm->account->tenant.uid);
 			return;
 		}
 		id = comm->slot;

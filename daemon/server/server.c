@@ -110,6 +110,8 @@ void server_adopt(struct server *s, int fd, bool admin)
 	struct ucred cred = {0};
 	socklen_t size = sizeof(cred);
 	char text[SVC_TEXT_BYTES];
+	char cgroup[NCCLSVC_JOB_BYTES];
+	struct tenant tenant;
 	struct account *a = NULL;
 	if (s->loop.closing || has_hung_up(fd)) {
 		close(fd);
@@ -122,8 +124,11 @@ void server_adopt(struct server *s, int fd, bool admin)
 			  cred.pid, cred.uid);
 		admin = false;
 	}
+	tenant_of_peer(fd, cred.pid, cred.uid, &tenant, cgroup);
+	if (admin)
+		tenant = (struct tenant){.uid = ACCOUNT_ADMIN};
 	if (known)
-		a = account_get(&s->accounts, admin ? ACCOUNT_ADMIN : cred.uid);
+		a = account_get(&s->accounts, &tenant);
 	if (!a || !account_memory_left(a, 0)) {
 		turn_away(a, fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
 		return;
@@ -140,6 +145,7 @@ void server_adopt(struct server *s, int fd, bool admin)
 		turn_away(a, fd, NCCLSVC_NO_MEMORY, "the daemon has no memory for a session");
 		return;
 	}
+	memcpy(c->cgroup, cgroup, sizeof(c->cgroup));
 	c->refused = s->config->access == CONFIG_ACCESS_OWNER && !session_allows(c, geteuid());
 	loop_deadline(&s->loop, c->since_ns + (uint64_t)s->config->hello_seconds * 1000000000);
 	watcher_begin(&s->watcher, c->since_ns);

@@ -58,7 +58,7 @@ struct session {
 	uint16_t version;		   /* of the protocol; before HELLO, the lowest */
 	char name[NCCLSVC_NAME_BYTES];
 	char job[NCCLSVC_JOB_BYTES];	/* as it says */
-	char cgroup[NCCLSVC_JOB_BYTES]; /* its process's, read when it said hello */
+	char cgroup[NCCLSVC_JOB_BYTES]; /* its process's, read when it connected */
 	ncclsvc_mps mps; /* and the next two: as given when it last joined with a GPU */
 	uint64_t mps_server;
 	int32_t mps_device;

@@ -55,20 +55,27 @@ const char *svc_cgroup_path(const char *text, const char *controllers, int *leng
 	return NULL;
 }
 
-/* The unified hierarchy's path; without it, systemd's own; else the first. */
+/* The unified hierarchy's path; without it, systemd's own; else the longest. */
 static struct part path_of(const char *text)
 {
-	struct part first = {"", 0}, systemd = {"", 0};
+	struct part longest = {"", 0}, systemd = {"", 0};
 	struct line l;
 	while (next_line(&text, &l)) {
 		if (l.path.n > 1 && is(l.controllers, ""))
 			return l.path;
 		if (is(l.controllers, "name=systemd"))
 			systemd = l.path;
-		if (!first.n)
-			first = l.path;
+		if (l.path.n > longest.n)
+			longest = l.path;
 	}
-	return systemd.n > 1 ? systemd : first;
+	return systemd.n > 1 ? systemd : longest;
+}
+
+const char *svc_cgroup_own(const char *text, int *length)
+{
+	const struct part path = path_of(text);
+	*length = (int)path.n;
+	return path.at;
 }
 
 /* The part that follows; n is 0 at the end. */
@@ -136,7 +143,7 @@ char *svc_cgroup_name(const char *text, char name[NCCLSVC_JOB_BYTES])
 	bool kubernetes = false;
 	while ((p = next_part(&path)).n) {
 		const struct part pod = pod_of(p);
-		kubernetes |= begins(p, "kubepods");
+		kubernetes |= memmem(p.at, p.n, "kubepods", strlen("kubepods")) != NULL;
 		if (begins(p, "job_"))
 			job = p;
 		if (kubernetes && pod.n) {

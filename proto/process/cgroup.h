@@ -18,5 +18,8 @@ char *svc_cgroup_of(pid_t pid, char name[NCCLSVC_JOB_BYTES]);
 /* In the text of /proc/PID/cgroup, the path of the group in the hierarchy of these controllers
  * ("memory"; "": version 2's), which is not terminated. NULL: there is none. */
 const char *svc_cgroup_path(const char *text, const char *controllers, int *length);
+/* The path in the hierarchy that says most about the process: version 2's, or else systemd's, or
+ * else the longest. Not terminated; the length is 0 if there is none. */
+const char *svc_cgroup_own(const char *text, int *length);
 
 #endif

@@ -98,7 +98,7 @@ static void joins_out_of_range_are_refused(void **state)
 	join_refused(&s, raw_join_request(&id, INT32_MAX, 0), NCCLSVC_LIMIT);
 	join_refused(&s, raw_join_request(&id, SVC_RANKS_MAX + 1, 0), NCCLSVC_LIMIT);
 	struct svc_join join = raw_join_request(&id, 2, 0);
-	join.flags = 4;
+	join.flags = 16;
 	join_refused(&s, join, NCCLSVC_INVALID_ARGUMENT);
 	join = raw_join_request(&id, 2, 0);
 	join.timeout_ns = UINT64_MAX;

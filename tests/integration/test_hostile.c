@@ -411,9 +411,48 @@ static void another_user_is_refused_by_policy(void **state)
 /* Objects that other users own. */
 struct owned {
 	uint64_t task, comm;
-	uint32_t session;
+	uint32_t session, handle, epoch, region;
 	ncclsvc_unique_id id;
 };
+
+/* Numbers of regions and communicators are a session's own: another's mean nothing. */
+static void guesses_numbers(struct raw *r, const struct owned *o)
+{
+	const uint32_t handle = o->handle, region = o->region;
+	const struct svc_leave leave = {.comm = handle};
+	raw_refused(r, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, NCCLSVC_NOT_FOUND, "");
+	const struct svc_abort end = {.comm = handle, .epoch = o->epoch};
+	raw_refused(r, SVC_ABORT, &end, sizeof(end), NULL, 0, NCCLSVC_NOT_FOUND, "");
+	const struct svc_split split = {.comm = handle};
+	raw_refused(r, SVC_SPLIT, &split, sizeof(split), NULL, 0, NCCLSVC_NOT_FOUND, "");
+	const struct svc_staging staging = {.comm = handle};
+	raw_refused(r, SVC_STAGING, &staging, sizeof(staging), NULL, 0, NCCLSVC_NOT_FOUND, "");
+	const struct svc_share share = {.comm = handle, .region = region, .number = 1};
+	raw_refused(r, SVC_SHARE, &share, sizeof(share), NULL, 0, NCCLSVC_NOT_FOUND, "");
+	const struct svc_shared shared = {.comm = handle};
+	raw_refused(r, SVC_SHARED, &shared, sizeof(shared), NULL, 0, NCCLSVC_NOT_FOUND, "");
+	const struct svc_region_del del = {.region = region};
+	raw_refused(r, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, NCCLSVC_NOT_FOUND, "");
+	struct svc_record record = {.comm = handle,
+				    .epoch = o->epoch,
+				    .op = NCCLSVC_ALL_REDUCE,
+				    .type = NCCLSVC_INT8,
+				    .count = 64,
+				    .src_region = region,
+				    .dst_region = region,
+				    .peer = -1};
+	raw_refused(r, SVC_SUBMIT, &record, sizeof(record), NULL, 0, NCCLSVC_NOT_FOUND, "");
+	struct svc_join join = raw_join_request(&o->id, 1, 0);
+	join.id[0] ^= 1;
+	join.staging = region;
+	raw_refused(r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "staging");
+	const struct svc_join_reply own = raw_join_alone(r);
+	record.comm = own.comm;
+	record.epoch = own.epoch;
+	for (record.src_region = 1; record.src_region <= region; record.src_region++)
+		raw_refused(r, SVC_SUBMIT, &record, sizeof(record), NULL, 0,
+			    NCCLSVC_INVALID_ARGUMENT, "region");
+}
 
 static void tries_to_meddle(struct client *me)
 {
@@ -429,12 +468,18 @@ static void tries_to_meddle(struct client *me)
 	raw_refused(&r, SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_PERMISSION, "");
 	struct svc_join join = raw_join_request(&o->id, 2, 1);
 	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_PERMISSION, "");
+	/* Its members have not admitted others, so asking for it is useless. */
+	join.flags = SVC_JOIN_ADMIT_ANY;
+	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_PERMISSION,
+		    "NCCLSVC_ADMIT=any");
+	join.flags = 0;
 	/* A job's id can be guessed, but no other user can take it. */
 	const struct svc_job job = {.tag = SVC_JOB_TAG, .user = getuid() + 1};
 	memcpy(join.id + SVC_JOB_AT, &job, sizeof(job));
 	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_PERMISSION, "job of user");
+	guesses_numbers(&r, o);
 	raw_close(&r);
-	/* It can inspect, but ids are keys. */
+	/* It can inspect, but ids are keys, and names are their user's. */
 	ncclsvc_session *s = session_open(me->daemon);
 	ncclsvc_comm_info *list;
 	size_t n;
@@ -446,6 +491,7 @@ static void tries_to_meddle(struct client *me)
 			continue;
 		found = true;
 		CHECK(memcmp(list[i].id, zeros, sizeof(zeros)) == 0);
+		CHECK(!strcmp(list[i].label, "(user 0)"));
 	}
 	CHECK(found);
 	ncclsvc_list_free(list);
@@ -473,6 +519,10 @@ static void another_user_may_not_meddle(void **state)
 	CHECK_EQ(reply.header.result, 0);
 	o.comm = reply.join.comm_uid;
 	o.session = r.session;
+	o.handle = reply.join.comm;
+	o.epoch = reply.join.epoch;
+	struct raw_region region = raw_region(&r, 4096);
+	o.region = region.id;
 	struct svc_record barrier = {.comm = reply.join.comm,
 				     .epoch = reply.join.epoch,
 				     .op = NCCLSVC_BARRIER,
@@ -487,6 +537,7 @@ static void another_user_may_not_meddle(void **state)
 	raw_reply_to(&r, serial, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	ncclsvc_close(s);
+	raw_region_close(&region);
 	raw_close(&r);
 	raw_close(&peer);
 	daemon_stop(&d);

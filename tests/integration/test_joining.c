@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Joins and splits in two steps, cancelled in between. */
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "harness.h"
 
@@ -212,6 +214,50 @@ static void bad_arguments(void **state)
 	end(&s);
 }
 
+static uint32_t admitted_by(const struct daemon *d, ncclsvc_admit admit)
+{
+	const ncclsvc_options options = {
+		.size = sizeof(options), .socket = d->socket, .admit = admit};
+	ncclsvc_session *s;
+	ncclsvc_comm *comm;
+	ncclsvc_comm_info *list;
+	ncclsvc_unique_id id;
+	size_t n;
+	CHECK_OK(ncclsvc_open(&options, &s));
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	CHECK_OK(ncclsvc_comm_join(s, &id, 1, 0, WAIT_MS, &comm));
+	CHECK_OK(ncclsvc_list_comms(s, &list, &n));
+	uint32_t admits = UINT32_MAX;
+	for (size_t i = 0; i < n; i++)
+		if (!memcmp(list[i].id, id.bytes, sizeof(id.bytes)))
+			admits = list[i].admit;
+	ncclsvc_list_free(list);
+	ncclsvc_close(s);
+	return admits;
+}
+
+/* The option, or else the environment, says whom a communicator admits. */
+static void a_session_admits_others(void **state)
+{
+	struct daemon d;
+	ncclsvc_session *s = NULL;
+	(void)state;
+	daemon_start(&d, NULL);
+	unsetenv("NCCLSVC_ADMIT");
+	CHECK_EQ(admitted_by(&d, NCCLSVC_ADMIT_DEFAULT), NCCLSVC_ADMIT_TENANT);
+	CHECK_EQ(admitted_by(&d, NCCLSVC_ADMIT_USER), NCCLSVC_ADMIT_USER);
+	CHECK_EQ(admitted_by(&d, NCCLSVC_ADMIT_ANY), NCCLSVC_ADMIT_ANY);
+	setenv("NCCLSVC_ADMIT", "any", 1);
+	CHECK_EQ(admitted_by(&d, NCCLSVC_ADMIT_DEFAULT), NCCLSVC_ADMIT_ANY);
+	CHECK_EQ(admitted_by(&d, NCCLSVC_ADMIT_TENANT), NCCLSVC_ADMIT_TENANT);
+	setenv("NCCLSVC_ADMIT", "all", 1);
+	const ncclsvc_options options = {.size = sizeof(options), .socket = d.socket};
+	CHECK_RESULT(ncclsvc_open(&options, &s), NCCLSVC_INVALID_ARGUMENT);
+	CHECK(strstr(ncclsvc_last_error(), "NCCLSVC_ADMIT"));
+	unsetenv("NCCLSVC_ADMIT");
+	daemon_stop(&d);
+}
+
 /* A join that waits when the daemon goes ends with DAEMON_LOST. */
 static void a_daemon_that_goes(void **state)
 {
@@ -238,6 +284,7 @@ int main(void)
 		TEST(abandoned_joins_are_left),
 		TEST(splits),
 		TEST(bad_arguments),
+		TEST(a_session_admits_others),
 		TEST(a_daemon_that_goes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -432,7 +432,7 @@ static void splits_the_world(struct client *me)
 	CHECK_EQ(part.header.result, NCCLSVC_OK);
 	/* The world counts toward its holder's limit, too. */
 	raw_refused(&r, SVC_SPLIT, &split, sizeof(split), NULL, 0, NCCLSVC_LIMIT,
-		    "user 65534 has 3 communicators");
+		    "has 3 communicators");
 	const struct svc_cancel cancel = {.kind = SVC_CANCEL_COMM, .id = part.join.comm_uid};
 	raw_call(&r, SVC_CANCEL, &cancel, sizeof(cancel), NULL, 0, &world);
 	CHECK_EQ(world.header.result, NCCLSVC_OK);

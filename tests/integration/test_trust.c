@@ -54,6 +54,18 @@ static void welcome(int sock)
 	svc_send(sock, &m, sizeof(m), NULL, 0, 0);
 }
 
+/* Clients with a job, such as their control group, name it after HELLO. */
+static void answer(int sock, const void *message)
+{
+	struct svc_header h;
+	memcpy(&h, message, sizeof(h));
+	if (h.opcode != SVC_IDENTIFY)
+		return;
+	h.length = sizeof(h);
+	h.opcode |= SVC_REPLY;
+	svc_send(sock, &h, sizeof(h), NULL, 0, 0);
+}
+
 /* Reports the number of bytes received so far, and 0 once the peer has disconnected. */
 static void serve_one(struct client *me, int listener)
 {
@@ -66,6 +78,7 @@ static void serve_one(struct client *me, int listener)
 	while ((n = recv(sock, message, sizeof(message), 0)) > 0) {
 		got += (uint64_t)n;
 		say(me, got);
+		answer(sock, message);
 	}
 	close(sock);
 	say(me, 0);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "harness_raw.h"
+#include "proto/abi/peer_abi.h"
 #include "tests/gpu/gpu_context.h"
 #include "workers.h"
 
@@ -19,6 +20,16 @@ static void register_it(struct raw *r, const struct svc_region_cuda *region)
 	struct raw_reply reply;
 	raw_call(r, SVC_REGION_CUDA, region, sizeof(*region), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
+}
+
+static void lend_staging(struct raw *r)
+{
+	const struct svc_region_lend lend = {.bytes = PEER_STAGING, .device = 0};
+	struct raw_reply reply;
+	raw_call(r, SVC_REGION_LEND, &lend, sizeof(lend), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	CHECK_EQ(reply.nfds, 1);
+	close(reply.fds[0]);
 }
 
 static void own(struct client *me)
@@ -40,6 +51,7 @@ static void own(struct client *me)
 	raw_open(&another, me->daemon);
 	register_it(&another, shown);
 	raw_close(&another);
+	lend_staging(&r);
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
 	raw_close(&r);
@@ -48,7 +60,7 @@ static void own(struct client *me)
 static void is_refused(struct raw *r, struct svc_region_cuda region)
 {
 	raw_refused(r, SVC_REGION_CUDA, &region, sizeof(region), NULL, 0, NCCLSVC_PERMISSION,
-		    "registered by another user");
+		    "registered by another tenant");
 }
 
 static void steal(struct client *me)
@@ -60,6 +72,11 @@ static void steal(struct client *me)
 	CHECK_EQ(setresuid(THIEF, THIEF, THIEF), 0);
 	raw_open(&r, me->daemon);
 	is_refused(&r, region);
+	/* Numbers of the owner's regions, one of which is lent. */
+	struct svc_join join = {.nranks = 1, .device = 0};
+	for (join.staging = 1; join.staging <= 3; join.staging++)
+		raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+			    "is not lent memory");
 	region.buffer_id = 77;
 	is_refused(&r, region);
 	region.device = 1;

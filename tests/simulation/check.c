@@ -503,7 +503,7 @@ void check_empty(void)
 		check_left(n, "a message to itself", s->own_messages);
 		check_left(n, "an NCCL communicator", nodes[n].gpus.nccl_comms);
 		check_left(n, "an epoch", nodes[n].scheduler.running);
-		check_left(n, "an account", nodes[n].accounts.by_uid);
+		check_left(n, "an account", nodes[n].accounts.by_tenant);
 		check_left(n, "a communicator", s->comms);
 	}
 }

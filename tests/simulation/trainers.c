@@ -386,7 +386,7 @@ struct trainer *trainer_start(uint32_t node, uint32_t place)
 	t->session.uid = USER;
 	t->session.version = SVC_PROTOCOL_MAX;
 	t->session.state = SESSION_OPEN;
-	t->session.account = account_get(&n->accounts, USER);
+	t->session.account = account_get(&n->accounts, &(struct tenant){.uid = USER});
 	account_add(t->session.account, SHARE_SESSIONS, 1);
 	n->trainers[place] = t;
 	trace((int)node, "pid %d begins (session %u)", t->session.pid, t->session.id);

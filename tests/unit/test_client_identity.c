@@ -118,11 +118,36 @@ static void a_control_group_has_a_name(void **state)
 	assert_string_equal(svc_cgroup_of(INT32_MAX, name), "");
 }
 
+static void admission_has_three_names(void **state)
+{
+	ncclsvc_admit admit;
+	(void)state;
+	clearenv();
+	assert_true(admit_of(NCCLSVC_ADMIT_DEFAULT, &admit));
+	assert_int_equal(admit, NCCLSVC_ADMIT_TENANT);
+	putenv("NCCLSVC_ADMIT=any");
+	assert_true(admit_of(NCCLSVC_ADMIT_DEFAULT, &admit));
+	assert_int_equal(admit, NCCLSVC_ADMIT_ANY);
+	assert_true(admit_of(NCCLSVC_ADMIT_USER, &admit));
+	assert_int_equal(admit, NCCLSVC_ADMIT_USER);
+	assert_false(admit_of((ncclsvc_admit)4, &admit));
+	putenv("NCCLSVC_ADMIT=user");
+	assert_true(admit_of(NCCLSVC_ADMIT_DEFAULT, &admit));
+	assert_int_equal(admit, NCCLSVC_ADMIT_USER);
+	putenv("NCCLSVC_ADMIT=");
+	assert_true(admit_of(NCCLSVC_ADMIT_DEFAULT, &admit));
+	assert_int_equal(admit, NCCLSVC_ADMIT_TENANT);
+	putenv("NCCLSVC_ADMIT=all");
+	assert_false(admit_of(NCCLSVC_ADMIT_DEFAULT, &admit));
+	clearenv();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_first_that_knows_says),
 		cmocka_unit_test(a_control_group_has_a_name),
+		cmocka_unit_test(admission_has_three_names),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

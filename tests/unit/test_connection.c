@@ -90,7 +90,7 @@ static struct account *open_user(void)
 {
 	static const struct config config = {.sessions_max = 16, .user_sessions_max = 16};
 	accounts_init(&all, &config, ignore, NULL);
-	struct account *a = account_get(&all, 1000);
+	struct account *a = account_get(&all, &(struct tenant){.uid = 1000});
 	assert_non_null(a);
 	return a;
 }

@@ -103,6 +103,39 @@ static const struct rendezvous *find(const struct coord *c, uint32_t number)
 	return rendezvous_find(c, id);
 }
 
+static void join_as(struct coord *c, uint32_t number, uint32_t rank, uint32_t uid, uint32_t admit)
+{
+	struct control_join m = {.nranks = 3,
+				 .rank = rank,
+				 .session = rank + 1,
+				 .pid = 1,
+				 .uid = uid,
+				 .admit = admit};
+	memcpy(m.id, &number, sizeof(number));
+	coord_handle(c, 0, CONTROL_JOIN, &m);
+}
+
+/* Between nodes, the first JOIN of all decides whether it admits other users. */
+static void test_the_first_join_admits_other_users(void **state)
+{
+	struct coord c;
+	(void)state;
+	coord_init(&c, &ops, NULL, 0, 1);
+	refused = 0;
+	join_as(&c, 1, 0, 7, NCCLSVC_ADMIT_USER);
+	join_as(&c, 1, 1, 7, NCCLSVC_ADMIT_TENANT);
+	assert_int_equal(refused, 0);
+	join_as(&c, 1, 2, 8, NCCLSVC_ADMIT_ANY);
+	assert_int_equal(refused, 1);
+	join_as(&c, 2, 0, 7, NCCLSVC_ADMIT_ANY);
+	join_as(&c, 2, 1, 8, NCCLSVC_ADMIT_TENANT);
+	join_as(&c, 2, 2, 9, NCCLSVC_ADMIT_TENANT);
+	assert_int_equal(refused, 1);
+	assert_true(find(&c, 2)->running);
+	coord_free(&c);
+	refused = 0;
+}
+
 /* Communicators without members are kept for a while. One user's idle ones take no more memory than
  * those that the user may hold, and never displace another user's. */
 static void test_one_users_idle_communicators_give_way_first(void **state)
@@ -275,6 +308,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_idle_communicators_give_way),
 		cmocka_unit_test(test_one_users_idle_communicators_give_way_first),
+		cmocka_unit_test(test_the_first_join_admits_other_users),
 		cmocka_unit_test(test_coordinator_ends),
 		cmocka_unit_test(test_the_unstarted_are_forgotten),
 		cmocka_unit_test(test_joins_wait_for_registrations),

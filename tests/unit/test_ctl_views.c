@@ -27,7 +27,8 @@ static const ncclsvc_session_info sessions[] = {
 	 .mps = NCCLSVC_MPS_ACTIVE,
 	 .name = "trainer-\"0\"\n",
 	 .job = "slurm 12.0",
-	 .cgroup = "job_12/step_0"},
+	 .cgroup = "job_12/step_0",
+	 .tenant = "job_12"},
 	{.session = 2,
 	 .pid = 101,
 	 .submitted = 9,
@@ -45,7 +46,9 @@ static const ncclsvc_comm_info comms[] = {
 	 .pending = 1,
 	 .age_ns = 2000000000,
 	 .label = "world",
-	 .job = "slurm 12.0"},
+	 .job = "slurm 12.0",
+	 .tenant = "job_12",
+	 .admit = NCCLSVC_ADMIT_USER},
 	{.comm = 6, .nranks = 2, .state = NCCLSVC_COMM_IDLE, .label = "idle one"},
 	{.comm = 7,
 	 .nranks = 2,
@@ -95,6 +98,7 @@ static const ncclsvc_task_info tasks[] = {
 	 .nranks = 20,
 	 .age_ns = 3000000000,
 	 .state_ns = 2000000000,
+	 .tenant = "pod 7",
 	 .waits_count = 12,
 	 .waits_for = {1, 2, 3, 4, 5, 6, 7, 8}},
 	{.task = 10,
@@ -308,9 +312,10 @@ static void test_tasks_table(void **state)
 	char *s = shown(view_tasks, args);
 
 	(void)state;
-	assert_non_null(strstr(s, "11  waiting-peers  3.0 s  world    4  AllReduce  float32   "
-				  "max         1000  3.9 KiB     0  100  1, 2, 3, 4, 5, 6, 7, 8 "
-				  "(+4)\n"));
+	assert_non_null(
+		strstr(s, "11  waiting-peers  3.0 s  world    4  AllReduce  float32   "
+			  "max         1000  3.9 KiB     0  100  pod 7   1, 2, 3, 4, 5, 6, 7, 8 "
+			  "(+4)\n"));
 	assert_non_null(strstr(s, "10  launched"));
 	assert_true(strstr(s, "10  launched") < strstr(s, "11  waiting"));
 	free(s);
@@ -406,10 +411,13 @@ static void test_sessions(void **state)
 	assert_string_equal(str(json_array_get(list, 1), "name"), "bad?\033[2J");
 	assert_string_equal(str(json_array_get(list, 0), "mps"), "yes");
 	assert_true(json_is_null(json_object_get(json_array_get(list, 1), "mps")));
+	assert_string_equal(str(json_array_get(list, 0), "tenant"), "job_12");
+	assert_true(json_is_null(json_object_get(json_array_get(list, 1), "tenant")));
 	json_decref(root);
 	char *s = shown(view_sessions, command(CTL_SESSIONS, false));
 	assert_non_null(strstr(s, "trainer-\"0\"?"));
 	assert_non_null(strstr(s, "bad??[2J"));
+	assert_non_null(strstr(s, "  7  job_12  trainer-"));
 	assert_null(strchr(s, '\033'));
 	assert_non_null(strstr(s, "  yes\n"));
 	assert_non_null(strstr(s, "  -\n"));
@@ -448,6 +456,9 @@ static void test_comms(void **state)
 	assert_string_equal(str(json_array_get(list, 2), "memory"), "cuda");
 	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "transport")));
 	assert_string_equal(str(json_array_get(list, 2), "transport"), "mpi");
+	assert_string_equal(str(json_array_get(list, 0), "tenant"), "job_12");
+	assert_string_equal(str(json_array_get(list, 0), "admit"), "user");
+	assert_true(json_is_null(json_object_get(json_array_get(list, 2), "admit")));
 	/* A daemon that does not report it, and one that does. */
 	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "epoch_state")));
 	assert_true(json_is_null(json_object_get(json_array_get(list, 0), "transitions")));

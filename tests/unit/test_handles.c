@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which user's memory a CUDA IPC handle names. */
+ * Which tenant's memory a CUDA IPC handle names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,10 @@
 #include "memory/memory.h"
 
 static struct handles all;
-static const struct session alice = {.uid = 1000}, bob = {.uid = 1001};
+static struct account accounts[2];
+/* Two tenants of one user. */
+static const struct session alice = {.uid = 1000, .account = &accounts[0]},
+			    bob = {.uid = 1000, .account = &accounts[1]};
 
 static struct mapping of(uint8_t handle, int32_t device)
 {

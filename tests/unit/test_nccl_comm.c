@@ -74,13 +74,14 @@ static void a_users_limit_is_named(void **state)
 	const struct gpu_callbacks callbacks = {.made = made};
 	const struct config config = {.user_nccl_comms_max = 0};
 	struct gpus gpus = {.callbacks = &callbacks, .config = &config};
-	struct account account = {.uid = 7};
+	struct account account = {.owner = "7 (job_1)"};
 	const struct nccl_comm_want want = {.account = &account, .nranks = 1, .nnodes = 1, .n = 1};
 	(void)state;
 	assert_null(nccl_comm_make(&gpus, &want, 0));
 	assert_int_equal(result, NCCLSVC_LIMIT);
-	assert_string_equal(why,
-			    "user 7 has 0 NCCL communicators in use, and user_nccl_comms_max is 0");
+	assert_string_equal(
+		why,
+		"user 7 (job_1) has 0 NCCL communicators in use, and user_nccl_comms_max is 0");
 }
 
 int main(void)

@@ -132,7 +132,7 @@ static int commands_without_memory(bool reserve)
 					   .transports = transports};
 	struct scheduler *scheduler = scheduler_create(&c, notify, NULL);
 	accounts_init(&accounts, &config, notify, NULL);
-	struct account *a = account_get(&accounts, 1);
+	struct account *a = account_get(&accounts, &(struct tenant){.uid = 1});
 	sem_init(&in_command, 0, 0);
 	sem_init(&go_on, 0, 0);
 	if (!scheduler || !a || (reserve && !nofail_reserve_fill()))

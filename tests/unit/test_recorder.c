@@ -157,7 +157,8 @@ static struct recording *begin(struct world *w, uint32_t uid, uint32_t session)
 {
 	uint32_t join;
 	struct recording *rec =
-		recorder_join(&w->recorder, session, 7, uid, account_get(&w->accounts, uid),
+		recorder_join(&w->recorder, session, 7, uid,
+			      account_get(&w->accounts, &(struct tenant){.uid = uid}),
 			      &(struct recorded_join){.comm = 1, .epoch = 1}, &join);
 	assert_non_null(rec);
 	recorder_put(rec->tasks, &(struct recorded){.join = join, .seq = session});
@@ -180,7 +181,9 @@ static void a_users_oldest_recording_goes_first(void **state)
 	assert_non_null(recorder_find(&w.recorder, 2));
 	assert_null(recorder_find(&w.recorder, 12));
 	assert_non_null(recorder_find(&w.recorder, 13));
-	assert_int_equal(account_get(&w.accounts, 1)->held[SHARE_RECORDINGS], SVC_USER_RECORDINGS);
+	assert_int_equal(
+		account_get(&w.accounts, &(struct tenant){.uid = 1})->held[SHARE_RECORDINGS],
+		SVC_USER_RECORDINGS);
 	assert_int_equal(w.recorder.n, SVC_USER_RECORDINGS + 2);
 	teardown(&w);
 }
@@ -231,7 +234,7 @@ static void one_without_operations_is_not_kept(void **state)
 	uint32_t join;
 	(void)state;
 	setup(&w);
-	recorder_join(&w.recorder, 1, 7, 1, account_get(&w.accounts, 1),
+	recorder_join(&w.recorder, 1, 7, 1, account_get(&w.accounts, &(struct tenant){.uid = 1}),
 		      &(struct recorded_join){.comm = 1}, &join);
 	recorder_ended(&w.recorder, 1);
 	assert_int_equal(w.recorder.n, 0);
@@ -246,9 +249,9 @@ static void joins_have_numbers_that_stay(void **state)
 	(void)state;
 	setup(&w);
 	for (uint32_t i = 0; i < RECORDER_JOINS + 10; i++) {
-		rec = recorder_join(&w.recorder, 1, 7, 1, account_get(&w.accounts, 1),
-				    &(struct recorded_join){.comm = i, .epoch = 3, .rank = 2},
-				    &join);
+		rec = recorder_join(
+			&w.recorder, 1, 7, 1, account_get(&w.accounts, &(struct tenant){.uid = 1}),
+			&(struct recorded_join){.comm = i, .epoch = 3, .rank = 2}, &join);
 		assert_int_equal(join, i);
 		assert_int_equal(recording_join(rec, join)->comm, i);
 	}

@@ -107,7 +107,7 @@ static void begin(struct scene *x, int n)
 		assert_int_equal(
 			socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds),
 			0);
-		struct account *a = account_get(&x->accounts, cred.uid);
+		struct account *a = account_get(&x->accounts, &(struct tenant){.uid = cred.uid});
 		assert_true(account_take(a, SHARE_SESSIONS, 1, text));
 		assert_true(account_take(a, SHARE_FDS, 1, text));
 		x->session[i] = session_create(&x->sessions, fds[0], a, &cred, false);

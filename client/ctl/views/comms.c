@@ -9,9 +9,10 @@
 #define NOT_KNOWN "?"
 
 static const struct table_column columns[] = {
-	{"COMM", true},	   {"LABEL", false},   {"STATE", false}, {"EPOCH", true},
-	{"JOINED", false}, {"TASKS", true},    {"UID", true},	 {"JOB", false},
-	{"AGE", true},	   {"DEVICES", false}, {"DIRECT", true}, {"NOT JOINED", false},
+	{"COMM", true},	       {"LABEL", false}, {"STATE", false},   {"EPOCH", true},
+	{"JOINED", false},     {"TASKS", true},	 {"UID", true},	     {"TENANT", false},
+	{"JOB", false},	       {"AGE", true},	 {"DEVICES", false}, {"DIRECT", true},
+	{"NOT JOINED", false},
 };
 
 /* The first is shown if several nodes were asked. */
@@ -21,6 +22,13 @@ static const struct table_column member_columns[] = {
 	{"EPOCH", true},   {"DEVICE", false}, {"SUBMITTED", true}, {"COMPLETED", true},
 	{"WAITING", true},
 };
+
+/* NULL: another node may know. */
+static const char *admit_name(unsigned admit)
+{
+	static const char *const names[] = {NULL, "tenant", "user", "any"};
+	return admit < sizeof(names) / sizeof(names[0]) ? names[admit] : NULL;
+}
 
 static enum table_style comm_style(unsigned state)
 {
@@ -166,6 +174,7 @@ static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *
 	table_end(t, TABLE_PLAIN);
 	table_u64(t, x->pending);
 	table_u64(t, x->uid);
+	view_job_cell(t, x->tenant);
 	view_job_cell(t, x->job);
 	units_age(table_cell(t), x->age_ns);
 	table_end(t, TABLE_PLAIN);
@@ -206,7 +215,7 @@ static void member_row(const struct view *v, struct table *t, const ncclsvc_comm
 	}
 	table_end(t, TABLE_PLAIN);
 	table_i64(t, m->pid);
-	if (session)
+	if (session && session->name[0])
 		text_name(table_cell(t), session->name, sizeof(session->name));
 	else
 		text_char(table_cell(t), '-');
@@ -294,6 +303,8 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_u64(j, "pending", x->pending);
 	put_u64_or_null(j, "ask_node", x->ask_node, x->ask_node - 1);
 	put_u64(j, "uid", x->uid);
+	put_string(j, "tenant", x->tenant[0] ? x->tenant : NULL, sizeof(x->tenant));
+	put_string(j, "admit", admit_name(x->admit), SIZE_MAX);
 	put_string(j, "job", x->job[0] ? x->job : NULL, sizeof(x->job));
 	put_u64(j, "age_ns", x->age_ns);
 	put_string(j, "memory", transport(v->s, x) ? "cuda" : "host", SIZE_MAX);

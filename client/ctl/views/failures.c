@@ -196,6 +196,7 @@ static void element(const struct view *v, struct json *j, const struct failure *
 	put_u64(j, "epoch", f->epoch);
 	put_u64(j, "nranks", f->nranks);
 	put_u64(j, "uid", f->uid);
+	put_string(j, "tenant", f->tenant[0] ? f->tenant : NULL, sizeof(f->tenant));
 	put_string(j, "op", f->op ? ncclsvc_op_name(f->op) : NULL, SIZE_MAX);
 	put_u64_or_null(j, "seq", f->op, f->seq);
 	put_culprit(j, f);

@@ -4,10 +4,10 @@
 #include "view.h"
 
 static const struct table_column columns[] = {
-	{"SESSION", true},   {"PID", true},	  {"UID", true},    {"NAME", false},
-	{"JOB", false},	     {"AGE", true},	  {"RING", true},   {"COMMS", true},
-	{"SUBMITTED", true}, {"COMPLETED", true}, {"FAILED", true}, {"REGIONS", true},
-	{"MEMORY", true},    {"MPS", false},
+	{"SESSION", true}, {"PID", true},	{"UID", true},	     {"TENANT", false},
+	{"NAME", false},   {"JOB", false},	{"AGE", true},	     {"RING", true},
+	{"COMMS", true},   {"SUBMITTED", true}, {"COMPLETED", true}, {"FAILED", true},
+	{"REGIONS", true}, {"MEMORY", true},	{"MPS", false},
 };
 
 static void row(struct table *t, const ncclsvc_session_info *x)
@@ -15,7 +15,11 @@ static void row(struct table *t, const ncclsvc_session_info *x)
 	table_u64(t, x->session);
 	table_i64(t, x->pid);
 	table_u64(t, x->uid);
-	text_name(table_cell(t), x->name, sizeof(x->name));
+	view_job_cell(t, x->tenant);
+	if (x->name[0])
+		text_name(table_cell(t), x->name, sizeof(x->name));
+	else
+		text_char(table_cell(t), '-');
 	table_end(t, TABLE_PLAIN);
 	view_job_cell(t, view_job(x));
 	units_age(table_cell(t), x->age_ns);
@@ -41,7 +45,8 @@ static void element(struct json *j, const ncclsvc_session_info *x)
 	put_u64(j, "session", x->session);
 	put_i64(j, "pid", x->pid);
 	put_u64(j, "uid", x->uid);
-	put_string(j, "name", x->name, sizeof(x->name));
+	put_string(j, "tenant", x->tenant[0] ? x->tenant : NULL, sizeof(x->tenant));
+	put_string(j, "name", x->name[0] ? x->name : NULL, sizeof(x->name));
 	put_string(j, "job", x->job[0] ? x->job : NULL, sizeof(x->job));
 	put_string(j, "cgroup", x->cgroup[0] ? x->cgroup : NULL, sizeof(x->cgroup));
 	put_u64(j, "age_ns", x->age_ns);

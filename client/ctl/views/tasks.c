@@ -8,9 +8,10 @@
 
 /* The first is shown if several nodes were asked. */
 static const struct table_column columns[] = {
-	{"NODE", true},	 {"TASK", true}, {"STATE", false}, {"AGE", true},	 {"COMM", false},
-	{"SEQ", true},	 {"OP", false},	 {"TYPE", false},  {"REDUCTION", false}, {"COUNT", true},
-	{"BYTES", true}, {"RANK", true}, {"PID", true},	   {"WAITS FOR", false},
+	{"NODE", true},	      {"TASK", true},	 {"STATE", false},     {"AGE", true},
+	{"COMM", false},      {"SEQ", true},	 {"OP", false},	       {"TYPE", false},
+	{"REDUCTION", false}, {"COUNT", true},	 {"BYTES", true},      {"RANK", true},
+	{"PID", true},	      {"TENANT", false}, {"WAITS FOR", false},
 };
 
 static int order_u64(uint64_t a, uint64_t b)
@@ -127,6 +128,7 @@ static void row(const struct view *v, struct table *t, const ncclsvc_task_info *
 	table_end(t, TABLE_PLAIN);
 	table_i64(t, x->rank);
 	table_i64(t, x->pid);
+	view_job_cell(t, x->tenant);
 	waits(v, x, table_cell(t));
 	table_end(t, TABLE_PLAIN);
 }
@@ -145,6 +147,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_task_inf
 	view_json_comm(v->s, j, x->comm);
 	view_json_label(j, "label", comm);
 	put_string(j, "job", comm && comm->job[0] ? comm->job : NULL, NCCLSVC_JOB_BYTES);
+	put_string(j, "tenant", x->tenant[0] ? x->tenant : NULL, sizeof(x->tenant));
 	put_u64(j, "seq", x->seq);
 	put_string(j, "op", ncclsvc_op_name(x->op), SIZE_MAX);
 	put_string(j, "type", x->op == NCCLSVC_BARRIER ? NULL : ncclsvc_type_name(x->type),

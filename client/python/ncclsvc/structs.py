@@ -75,6 +75,7 @@ class Options(Structure):
         ("no_ring", c_bool),
         ("timeout_ms", c_int),
         ("job", c_char_p),
+        ("admit", c_uint32),
     ]
 
 
@@ -122,6 +123,7 @@ class SessionInfo(Record):
         ("cgroup", c_char * JOB_BYTES),
         ("process_state", c_uint32),
         ("tracer_pid", c_int32),
+        ("tenant", c_char * JOB_BYTES),
     ]
 
 
@@ -155,6 +157,9 @@ class CommInfo(Record):
         ("job", c_char * JOB_BYTES),
         ("cluster_comm", c_uint64),
         ("staged", c_uint64),
+        ("tenant", c_char * JOB_BYTES),
+        ("admit", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -204,6 +209,7 @@ class TaskInfo(Record):
         ("kernel", c_uint32),
         ("graph", c_uint32),
         ("label", c_char * LABEL_BYTES),
+        ("tenant", c_char * JOB_BYTES),
     ]
 
 
@@ -364,6 +370,7 @@ class FailureInfo(Record):
         ("host", c_char * NODE_TEXT_BYTES),
         ("job", c_char * JOB_BYTES),
         ("text", c_char * FAILURE_BYTES),
+        ("tenant", c_char * JOB_BYTES),
     ]
 
 

@@ -241,7 +241,7 @@ static void give_subcomm_up(struct comms *s, struct communicator *m)
 	memcpy(subcomm.id, m->id, sizeof(subcomm.id));
 	while (subcomm.rank + 1 < m->nranks && !comm_alive(&m->members[subcomm.rank]))
 		subcomm.rank++;
-	remote_subcomm_refused(s, &subcomm, m->account->uid, m->members[subcomm.rank].pid,
+	remote_subcomm_refused(s, &subcomm, m->account->tenant.uid, m->members[subcomm.rank].pid,
 			       NCCLSVC_PEER_GONE, why);
 	comm_fail_joins(s, m, NCCLSVC_PEER_GONE, -1, why);
 }

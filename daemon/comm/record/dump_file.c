@@ -333,7 +333,7 @@ void recorder_dump_for(struct communicator *m, const ncclsvc_status *why)
 	d->comm = m->uid;
 	d->epoch = m->epoch;
 	d->nranks = m->nranks;
-	d->uid = m->account->uid;
+	d->uid = m->account->tenant.uid;
 	d->why = *why;
 	d->max_files = s->config->dump_max_files;
 	d->kernels_end = &d->kernels;

@@ -89,6 +89,7 @@ struct command {
 			uint32_t uid;
 			int fd; /* borrowed until EVENT_SESSION_GONE, like counts */
 			struct session_counts *counts;
+			uint32_t tenant; /* the account's number */
 		} session_add;
 		struct {
 			struct svc_ring *ring; /* borrowed, like the fds */

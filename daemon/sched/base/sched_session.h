@@ -46,11 +46,11 @@ struct line {
 	uint64_t ahead; /* the captured group that was started before its input was ready; or 0 */
 };
 
-/* All sessions of one user. Users take turns, so none waits longer than one turn of each other
+/* All sessions of one tenant. Users take turns, so none waits longer than one turn of each other
  * user, however much work the others have in the scheduler. */
 struct user {
 	struct user *prev, *next; /* in the scheduler's list */
-	uint32_t uid, sessions;
+	uint32_t uid, tenant, sessions;
 	uint32_t tasks;	       /* alive, including tombstones */
 	uint32_t captured_ops; /* operations held by captured groups */
 	uint64_t file_bytes;   /* of all registered host memory */

@@ -71,14 +71,15 @@ void sched_session_idle(struct scheduler *sched, struct sched_session *s)
 		sched->inputs_due = sched->ninputs;
 }
 
-struct user *user_get(struct scheduler *sched, uint32_t uid)
+struct user *user_get(struct scheduler *sched, uint32_t uid, uint32_t tenant)
 {
 	struct user *u;
 	DL_FOREACH (sched->users, u)
-		if (u->uid == uid)
+		if (u->uid == uid && u->tenant == tenant)
 			return u;
 	u = nofail_calloc(1, sizeof(*u), "a user");
 	u->uid = uid;
+	u->tenant = tenant;
 	u->ready_end = &u->ready;
 	DL_APPEND(sched->users, u);
 	return u;

@@ -6,7 +6,7 @@
 #include "state.h"
 
 /* Made at the first call. */
-struct user *user_get(struct scheduler *sched, uint32_t uid);
+struct user *user_get(struct scheduler *sched, uint32_t uid, uint32_t tenant);
 /* The command deletes a region, which tasks may use that were submitted before it. */
 void region_remove_later(struct scheduler *sched, struct sched_session *s, const struct command *c);
 /* The session ends: its regions are freed with it. */

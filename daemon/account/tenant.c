@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The text is another's: every part is bounded, and nothing in it is trusted to be printable. */
+#include "tenant.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/ending.h"
+#include "proto/fdio.h"
+#include "proto/process/cgroup.h"
+
+#define TEXT_BYTES   8192
+#define HEX_AT_LEAST 32 /* digits of a container's id */
+
+struct part {
+	const char *at;
+	size_t n;
+};
+
+/* A part of a path, on the way from the root. */
+struct step {
+	struct part part, parent;
+	bool slurm, kubernetes; /* one of the parts so far, this one included, is Slurm's, or
+				   Kubernetes' */
+};
+
+static bool begins(struct part p, const char *with)
+{
+	return p.n >= strlen(with) && !memcmp(p.at, with, strlen(with));
+}
+
+static bool ends(struct part p, const char *with)
+{
+	const size_t n = strlen(with);
+	return p.n > n && !memcmp(p.at + p.n - n, with, n);
+}
+
+static bool is(struct part p, const char *text)
+{
+	return p.n == strlen(text) && begins(p, text);
+}
+
+static bool contains(struct part p, const char *text)
+{
+	return memmem(p.at, p.n, text, strlen(text));
+}
+
+static bool is_hex(char c)
+{
+	return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+}
+
+/* ---- Rules ---- */
+
+/* Each returns how many bytes of the part end the unit's path; 0: the rule does not apply. */
+
+static size_t session(const struct step *s)
+{
+	return is(s->parent, "user.slice") && begins(s->part, "user-") && ends(s->part, ".slice")
+		       ? s->part.n
+		       : 0;
+}
+
+static size_t slurm_job(const struct step *s)
+{
+	return s->slurm && begins(s->part, "job_") ? s->part.n : 0;
+}
+
+/* "podUID" or "kubepods-burstable-podUID.slice"; containerd may append ":cri-containerd:ID". */
+static size_t pod(const struct step *s)
+{
+	for (size_t i = 0; s->kubernetes && i + 3 < s->part.n; i++) {
+		if (memcmp(s->part.at + i, "pod", 3) || (i && s->part.at[i - 1] != '-'))
+			continue;
+		const char *colon = memchr(s->part.at, ':', s->part.n);
+		return colon ? (size_t)(colon - s->part.at) : s->part.n;
+	}
+	return 0;
+}
+
+/* "ID", "docker-ID.scope", "libpod-ID.scope". */
+static size_t container(const struct step *s)
+{
+	const size_t end = ends(s->part, ".scope") ? s->part.n - strlen(".scope") : s->part.n;
+	size_t hex = 0;
+	while (hex < end && is_hex(s->part.at[end - 1 - hex]))
+		hex++;
+	const bool whole = hex == end || s->part.at[end - 1 - hex] == '-';
+	return hex >= HEX_AT_LEAST && whole ? s->part.n : 0;
+}
+
+static size_t lxc(const struct step *s)
+{
+	return begins(s->part, "lxc.payload.") || is(s->parent, "lxc") ? s->part.n : 0;
+}
+
+/* The daemons of container runtimes and of Slurm run others' work below their own units. */
+static bool is_runtime(struct part p)
+{
+	static const char *const names[] = {"containerd", "crio",    "docker", "k3s",
+					    "kubelet",	  "podman",  "rke2",   "slurmd",
+					    "slurmstepd", "dockerd", NULL};
+	const struct part name = {
+		p.at, p.n - (ends(p, ".service") ? strlen(".service") : strlen(".scope"))};
+	for (const char *const *n = names; *n; n++)
+		if (is(name, *n) || (ends(name, *n) && name.at[name.n - strlen(*n) - 1] == '_'))
+			return true;
+	return false;
+}
+
+static size_t service(const struct step *s)
+{
+	return ends(s->part, ".service") || ends(s->part, ".scope") ? s->part.n : 0;
+}
+
+/* The first rule that applies to a part decides, and the part nearest to the root first: a unit may
+ * contain anything, for example rootless containers in a user's logins. */
+typedef size_t rule(const struct step *s);
+static rule *const rules[] = {
+	session,   /* a user creates groups below the own slice; two terminals are one user */
+	slurm_job, /* Slurm creates it; the steps of a job work together */
+	pod,	   /* Kubernetes creates it; the containers of a pod work together */
+	container, /* Docker, Podman or containerd creates it */
+	lxc,	   /* it has a root user of its own, who creates groups in it */
+	service,   /* systemd creates services and scopes, and may let them create groups */
+};
+
+/* ---- Paths ---- */
+
+static struct part next_part(struct part *path)
+{
+	while (path->n && *path->at == '/')
+		path->at++, path->n--;
+	struct part p = {path->at, 0};
+	while (p.n < path->n && p.at[p.n] != '/')
+		p.n++;
+	path->at += p.n;
+	path->n -= p.n;
+	return p;
+}
+
+/* The unit's part of a path. job: Slurm's rule has found it. */
+static struct part unit_of(struct part path, bool *job)
+{
+	struct step s = {0};
+	struct part rest = path, runtime = {path.at, 0};
+	*job = false;
+	for (; (s.part = next_part(&rest)).n; s.parent = s.part) {
+		s.slurm |= contains(s.part, "slurm");
+		s.kubernetes |= contains(s.part, "kubepods");
+		for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+			const size_t n = rules[i](&s);
+			const struct part unit = {path.at, (size_t)(s.part.at - path.at) + n};
+			if (!n)
+				continue;
+			*job = rules[i] == slurm_job;
+			if (rules[i] != service || !is_runtime(s.part))
+				return unit;
+			runtime = unit;
+		}
+	}
+	return runtime.n ? runtime : path;
+}
+
+/* Slurm with version 1 creates jobs' groups only in the hierarchies of its controllers. */
+static bool job_of_controllers(const char *text, struct part *unit)
+{
+	static const char *const controllers[] = {"cpuset", "memory", "freezer", "devices"};
+	for (size_t i = 0; i < sizeof(controllers) / sizeof(controllers[0]); i++) {
+		int length;
+		bool job = false;
+		const char *at = svc_cgroup_path(text, controllers[i], &length);
+		if (at)
+			*unit = unit_of((struct part){at, (size_t)length}, &job);
+		if (job)
+			return true;
+	}
+	return false;
+}
+
+void tenant_of_text(uint32_t uid, const char *text, struct tenant *t)
+{
+	int length = 0;
+	bool job;
+	const char *at = svc_cgroup_own(text, &length);
+	struct part found, unit = unit_of((struct part){at, (size_t)length}, &job);
+	if (!job && job_of_controllers(text, &found))
+		unit = found;
+	memset(t, 0, sizeof(*t));
+	t->uid = uid;
+	if (unit.n > 1) /* the root group is no unit */
+		memcpy(t->unit, unit.at, unit.n < sizeof(t->unit) ? unit.n : sizeof(t->unit) - 1);
+}
+
+/* ---- Processes ---- */
+
+static bool is_alive(int pidfd)
+{
+	return !syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) || errno == EPERM;
+}
+
+/* The pidfd shows afterwards that the pid was still the process's. */
+void tenant_of_peer(int fd, int32_t pid, uint32_t uid, struct tenant *t,
+		    char cgroup[NCCLSVC_JOB_BYTES])
+{
+	char path[32], text[TEXT_BYTES];
+	const int pidfd = process_pidfd(fd, pid);
+	snprintf(path, sizeof(path), "/proc/%d/cgroup", (int)pid);
+	if (pid <= 0 || pidfd < 0 || !svc_read_text(path, text, sizeof(text)) || !is_alive(pidfd))
+		text[0] = '\0';
+	if (pidfd >= 0)
+		close(pidfd);
+	tenant_of_text(uid, text, t);
+	svc_cgroup_name(text, cgroup);
+}
+
+/* ---- For people ---- */
+
+char *tenant_name(const struct tenant *t, char name[NCCLSVC_JOB_BYTES])
+{
+	char line[TENANT_UNIT_BYTES + 8];
+	snprintf(line, sizeof(line), "0::%s\n", t->unit);
+	return svc_cgroup_name(line, name);
+}
+
+/* The user's slice says no more than the user's number. */
+static bool is_own_slice(const struct tenant *t, const char *name)
+{
+	char own[32];
+	snprintf(own, sizeof(own), "user-%u.slice", t->uid);
+	return !strcmp(name, own);
+}
+
+char *tenant_text(const struct tenant *t, char text[TENANT_TEXT_BYTES])
+{
+	char name[NCCLSVC_JOB_BYTES];
+	tenant_name(t, name);
+	if (name[0] && !is_own_slice(t, name))
+		snprintf(text, TENANT_TEXT_BYTES, "%u (%s)", t->uid, name);
+	else
+		snprintf(text, TENANT_TEXT_BYTES, "%u", t->uid);
+	return text;
+}
