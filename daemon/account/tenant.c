@@ -120,14 +120,17 @@ static size_t service(const struct step *s)
 
 /* The first rule that applies to a part decides, and the part nearest to the root first: a unit may
  * contain anything, for example rootless containers in a user's logins. */
-typedef size_t rule(const struct step *s);
-static rule *const rules[] = {
-	session,   /* a user creates groups below the own slice; two terminals are one user */
-	slurm_job, /* Slurm creates it; the steps of a job work together */
-	pod,	   /* Kubernetes creates it; the containers of a pod work together */
-	container, /* Docker, Podman or containerd creates it */
-	lxc,	   /* it has a root user of its own, who creates groups in it */
-	service,   /* systemd creates services and scopes, and may let them create groups */
+static const struct rule {
+	size_t (*end)(const struct step *s);
+	bool confines;
+} rules[] = {
+	{session,
+	 false}, /* a user creates groups below the own slice; two terminals are one user */
+	{slurm_job, false}, /* Slurm creates it; the steps of a job work together */
+	{pod, true},	    /* Kubernetes creates it; the containers of a pod work together */
+	{container, true},  /* Docker, Podman or containerd creates it */
+	{lxc, true},	    /* it has a root user of its own, who creates groups in it */
+	{service, false}, /* systemd creates services and scopes, and may let them create groups */
 };
 
 /* ---- Paths ---- */
@@ -144,22 +147,22 @@ static struct part next_part(struct part *path)
 	return p;
 }
 
-/* The unit's part of a path. job: Slurm's rule has found it. */
-static struct part unit_of(struct part path, bool *job)
+/* The unit's part of a path. *rule: how it was found; NULL: by none. */
+static struct part unit_of(struct part path, const struct rule **rule)
 {
 	struct step s = {0};
 	struct part rest = path, runtime = {path.at, 0};
-	*job = false;
+	*rule = NULL;
 	for (; (s.part = next_part(&rest)).n; s.parent = s.part) {
 		s.slurm |= contains(s.part, "slurm");
 		s.kubernetes |= contains(s.part, "kubepods");
 		for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
-			const size_t n = rules[i](&s);
+			const size_t n = rules[i].end(&s);
 			const struct part unit = {path.at, (size_t)(s.part.at - path.at) + n};
 			if (!n)
 				continue;
-			*job = rules[i] == slurm_job;
-			if (rules[i] != service || !is_runtime(s.part))
+			*rule = &rules[i];
+			if (rules[i].end != service || !is_runtime(s.part))
 				return unit;
 			runtime = unit;
 		}
@@ -173,11 +176,11 @@ static bool job_of_controllers(const char *text, struct part *unit)
 	static const char *const controllers[] = {"cpuset", "memory", "freezer", "devices"};
 	for (size_t i = 0; i < sizeof(controllers) / sizeof(controllers[0]); i++) {
 		int length;
-		bool job = false;
+		const struct rule *rule = NULL;
 		const char *at = svc_cgroup_path(text, controllers[i], &length);
 		if (at)
-			*unit = unit_of((struct part){at, (size_t)length}, &job);
-		if (job)
+			*unit = unit_of((struct part){at, (size_t)length}, &rule);
+		if (rule && rule->end == slurm_job)
 			return true;
 	}
 	return false;
@@ -186,15 +189,21 @@ static bool job_of_controllers(const char *text, struct part *unit)
 void tenant_of_text(uint32_t uid, const char *text, struct tenant *t)
 {
 	int length = 0;
-	bool job;
+	const struct rule *rule;
 	const char *at = svc_cgroup_own(text, &length);
-	struct part found, unit = unit_of((struct part){at, (size_t)length}, &job);
-	if (!job && job_of_controllers(text, &found))
-		unit = found;
+	struct part found, unit = unit_of((struct part){at, (size_t)length}, &rule);
 	memset(t, 0, sizeof(*t));
+	t->confined = rule && rule->confines;
+	if (!t->confined && job_of_controllers(text, &found))
+		unit = found;
 	t->uid = uid;
 	if (unit.n > 1) /* the root group is no unit */
 		memcpy(t->unit, unit.at, unit.n < sizeof(t->unit) ? unit.n : sizeof(t->unit) - 1);
+}
+
+bool tenant_may(const struct tenant *t, const struct tenant *other)
+{
+	return t->uid == other->uid && (!t->confined || !strcmp(t->unit, other->unit));
 }
 
 /* ---- Processes ---- */

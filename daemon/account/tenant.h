@@ -6,6 +6,7 @@
 #ifndef ACCOUNT_TENANT_H
 #define ACCOUNT_TENANT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "proto/ncclsvc_types.h"
@@ -16,8 +17,14 @@
 /* A key: zeros follow the text. */
 struct tenant {
 	uint32_t uid;
+	uint32_t confined;	      /* 1: the unit is a pod or a container */
 	char unit[TENANT_UNIT_BYTES]; /* path of a control group; empty: the user alone */
 };
+
+/* May a process of this tenant see the other's work, and end it? Users may do that in all their
+ * tenants. But processes of a pod or container may not outside of it, since all pods of a node may
+ * run as one user, often as root. */
+bool tenant_may(const struct tenant *t, const struct tenant *other);
 
 /* The tenant of a process, given the text of its /proc/PID/cgroup. A unit is a control group that
  * only an administrator, or a service acting for one, can create; the groups inside it, which its

@@ -180,9 +180,9 @@ struct control_plan {
 struct control_list {
 	uint32_t slot, number; /* the client's, and of its request: the answer repeats them */
 	uint32_t what;
-	uint32_t uid;	/* the client's user: he is shown what he would be shown there */
-	uint32_t admin; /* 1: the client administers */
-	uint32_t reserved;
+	uint32_t uid;	   /* the client's user: he is shown what he would be shown there */
+	uint32_t admin;	   /* 1: the client administers */
+	uint32_t confined; /* 1: it is in a pod or container */
 	uint64_t from;
 };
 

@@ -193,7 +193,9 @@ static void cancel_task(struct scheduler *sched, const struct command *c, struct
 {
 	struct cancellation *at = sched->cancellation;
 	ncclsvc_status st = status_of(NCCLSVC_CANCELLED);
-	if (!c->cancel.any_user && c->cancel.uid != t->session->user->uid) {
+	const struct user *u = t->session->user;
+	if (!c->cancel.any_user &&
+	    (c->cancel.uid != u->uid || (c->cancel.tenant && c->cancel.tenant != u->tenant))) {
 		at->forbidden = true;
 		return;
 	}

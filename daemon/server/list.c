@@ -25,7 +25,7 @@ static uint64_t list_sessions(struct server *s, struct chunk *p, uint64_t from)
 		const struct session *c = s->sessions.by_slot[slot];
 		if (!c || c->state != SESSION_OPEN)
 			continue;
-		const bool allowed = session_allows(p->asker, c->uid);
+		const bool allowed = session_allows(p->asker, &c->account->tenant);
 		const bool looks = p->by_node && allowed;
 		ncclsvc_session_info *i = chunk_next(p, looks ? PROCESS_WORK : 1);
 		if (!i)
@@ -127,10 +127,17 @@ static uint64_t list_nodes(struct server *s, struct chunk *p, uint64_t from)
 	return 0;
 }
 
+/* A record has only the tenant's name. */
+static bool may_see(const struct session *asker, const ncclsvc_failure_info *i)
+{
+	const bool own = i->uid == asker->uid && !strcmp(i->tenant, asker->account->name);
+	return own || session_allows_user(asker, i->uid);
+}
+
 static uint64_t list_failures(struct server *s, struct chunk *p, uint64_t from)
 {
 	for (const struct failure *f = s->comms.failures.all; f; f = f->hh.next) {
-		if (f->info.failure < from || !session_allows(p->asker, f->info.uid))
+		if (f->info.failure < from || !may_see(p->asker, &f->info))
 			continue;
 		ncclsvc_failure_info *i = chunk_next(p, 1);
 		if (!i)

@@ -82,9 +82,10 @@ static void add_refused_task(const struct communicator *m, ncclsvc_comm_info *i)
 
 bool list_may_name(const struct chunk *p, const struct communicator *m)
 {
-	bool may = session_allows(p->asker, m->account->tenant.uid);
+	bool may = session_allows(p->asker, &m->account->tenant);
 	for (uint32_t k = 0; k < m->nranks && !may; k++)
-		may = m->members[k].session && session_allows(p->asker, m->members[k].session->uid);
+		may = m->members[k].session &&
+		      session_allows(p->asker, &m->members[k].session->account->tenant);
 	return may;
 }
 
@@ -118,7 +119,7 @@ static uint64_t list_unstarted_comms(struct server *s, struct chunk *p, uint64_t
 			.age_ns = since(p->reply.time_ns, g->since_ns),
 			.cluster_comm = cluster_comm(s, g->id),
 		};
-		if (!session_allows(p->asker, g->uid)) {
+		if (!session_allows_user(p->asker, g->uid)) {
 			hide_label(g->uid, i->label);
 			continue;
 		}
@@ -185,7 +186,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 			i->state = unstarted_state(v.rendezvous);
 		memcpy(i->tenant, m->account->name, sizeof(i->tenant));
 		add_life(&m->life, p->reply.time_ns, i);
-		if (session_allows(p->asker, m->account->tenant.uid))
+		if (session_allows(p->asker, &m->account->tenant))
 			memcpy(i->id, m->id, sizeof(i->id));
 		if (!list_may_name(p, m)) {
 			hide_label(m->account->tenant.uid, i->label);

@@ -19,7 +19,7 @@ static bool list_one_lateness(struct server *s, struct chunk *p, const struct co
 		.nranks = m->nranks,
 	};
 	if (m->nranks < 2 || !m->lateness || !comm_takes_part(member) ||
-	    !session_allows(p->asker, m->account->tenant.uid))
+	    !session_allows(p->asker, &m->account->tenant))
 		return true;
 	if (!chunk_works(p, HALVES_READ))
 		return false;

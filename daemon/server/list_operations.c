@@ -29,7 +29,7 @@ static uint64_t list_tasks_of(struct server *s, struct chunk *p, uint64_t from, 
 		if (!table_get(t, (uint32_t)slot, &e) || e.state == NCCLSVC_FAILED)
 			continue;
 		const struct session *c = sessions_find(&s->sessions, e.session);
-		if (!c || !session_allows(p->asker, c->uid))
+		if (!c || !session_allows(p->asker, &c->account->tenant))
 			continue;
 		ncclsvc_operation_info *i = chunk_next(p, 1);
 		if (!i)
@@ -74,7 +74,7 @@ static uint64_t list_kernels_of(struct server *s, struct chunk *p, uint64_t from
 	uint32_t nth = from & 4095, rank = from >> 12 & 255;
 	for (uint64_t slot = (from - KERNELS_FROM) >> 20; slot < SVC_COMMS_MAX; slot++) {
 		const struct communicator *m = s->comms.comm_by_slot[slot];
-		const bool shown = m && m->peer && session_allows(p->asker, m->account->tenant.uid);
+		const bool shown = m && m->peer && session_allows(p->asker, &m->account->tenant);
 		for (; shown && rank < m->nranks; rank++, nth = 0) {
 			struct kernels k = {.p = p, .m = m, .rank = rank};
 			if (!chunk_works(p, PEER_HISTORY))
@@ -143,7 +143,8 @@ static uint64_t list_rings(struct server *s, struct chunk *p, uint64_t from)
 			return ring_place(rec->session, 0, 0);
 		if (!begun)
 			ring = 0;
-		for (; session_allows(p->asker, rec->uid) && ring < 2; ring++, begun = false) {
+		for (; session_allows(p->asker, &rec->account->tenant) && ring < 2;
+		     ring++, begun = false) {
 			const struct recorder_ring *r = ring ? rec->kernels : rec->tasks;
 			uint64_t n = r && begun ? entry_at(from, atomic_load(&r->written)) : 0;
 			if (!r || list_ring(p, rec, r, &n))

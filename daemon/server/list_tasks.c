@@ -139,7 +139,7 @@ static void add_session(struct server *s, const struct chunk *p, const struct ta
 	const struct session *c = sessions_find(&s->sessions, e->session);
 	if (c)
 		memcpy(i->tenant, c->account->name, sizeof(i->tenant));
-	if (c && session_allows(p->asker, c->uid))
+	if (c && session_allows(p->asker, &c->account->tenant))
 		list_label(s, e, i->label);
 }
 

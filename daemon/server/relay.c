@@ -61,6 +61,7 @@ static void begin(struct server *s, struct session *c, uint32_t serial, const st
 				   .what = m->what,
 				   .uid = c->uid,
 				   .admin = c->admin,
+				   .confined = c->account->tenant.confined,
 				   .from = m->from};
 	if (deadlines_add(&s->relay.waiting, &c->relayed.deadline, until)) {
 		session_error(c, SVC_LIST, serial, NCCLSVC_NO_MEMORY, "out of memory");
@@ -159,14 +160,17 @@ struct asked {
 
 static void answer(struct server *s, uint32_t from, const struct control_list *m)
 {
-	const struct session asker = {.uid = m->uid, .admin = m->admin == 1};
+	/* A pod's or container's processes on this node belong to another one here. */
+	struct account account = {.tenant = {m->uid, m->confined == 1, "on another node"}};
+	const struct session asker = {.uid = m->uid, .admin = m->admin == 1, .account = &account};
 	struct chunk p;
 	struct answer a;
 	size_t size = 0;
 	a.head = (struct control_listed){.slot = m->slot, .number = m->number};
 	if (link_is_full(s->cluster, from)) {
 		a.head.result = NCCLSVC_BUSY;
-	} else if (s->config->access == CONFIG_ACCESS_OWNER && !session_allows(&asker, geteuid())) {
+	} else if (s->config->access == CONFIG_ACCESS_OWNER && !asker.admin &&
+		   m->uid != geteuid()) {
 		a.head.result = NCCLSVC_PERMISSION;
 	} else if (!list_chunk_make(s, &p, &asker, true, m->what, m->from)) {
 		a.head.result = NCCLSVC_INVALID_ARGUMENT;

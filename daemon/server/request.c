@@ -153,9 +153,9 @@ static void cancel_session(struct server *s, struct session *c, uint32_t serial,
 			      (unsigned long long)id);
 		return;
 	}
-	if (!session_allows(c, target->uid)) {
+	if (!session_allows(c, &target->account->tenant)) {
 		session_error(c, SVC_CANCEL, serial, NCCLSVC_PERMISSION,
-			      "session %u belongs to user %u", target->id, target->uid);
+			      "session %u belongs to user %s", target->id, target->account->owner);
 		return;
 	}
 	struct svc_cancel_reply r = {.cancelled = atomic_load(&target->counts.submitted) -
@@ -195,27 +195,30 @@ static void cancel(struct server *s, struct session *c, uint32_t serial, const s
 				      "there is no communicator %llu", (unsigned long long)id);
 			return;
 		}
-		if (!session_allows(c, comm->account->tenant.uid)) {
+		if (!session_allows(c, &comm->account->tenant)) {
 			session_error(c, SVC_CANCEL, serial, NCCLSVC_PERMISSION,
-				      "communicator %llu belongs to user %u",
-				      (unsigned long long)id, comm->account->tenant.uid);
+				      "communicator %llu belongs to user %s",
+				      (unsigned long long)id, comm->account->owner);
 			return;
 		}
 		id = comm->slot;
 	}
 	const uint32_t kernels = comm ? peer_pending(comm) : 0;
 	c->cancels++;
-	scheduler_command(s->scheduler, &(struct command){
-						.kind = COMMAND_CANCEL,
-						.cancel = {.kind = m->kind,
-							   .id = id,
-							   .asker = c->id,
-							   .serial = serial,
-							   .uid = c->uid,
-							   .any_user = c->admin,
-							   .pid = c->pid,
-							   .kernels = kernels},
-					});
+	scheduler_command(
+		s->scheduler,
+		&(struct command){
+			.kind = COMMAND_CANCEL,
+			.cancel = {.kind = m->kind,
+				   .id = id,
+				   .asker = c->id,
+				   .serial = serial,
+				   .uid = c->uid,
+				   .tenant = c->account->tenant.confined ? c->account->number : 0,
+				   .any_user = c->admin,
+				   .pid = c->pid,
+				   .kernels = kernels},
+		});
 	if (kernels)
 		peer_cancel(comm, c->pid);
 }

@@ -146,7 +146,7 @@ void server_adopt(struct server *s, int fd, bool admin)
 		return;
 	}
 	memcpy(c->cgroup, cgroup, sizeof(c->cgroup));
-	c->refused = s->config->access == CONFIG_ACCESS_OWNER && !session_allows(c, geteuid());
+	c->refused = s->config->access == CONFIG_ACCESS_OWNER && !admin && c->uid != geteuid();
 	loop_deadline(&s->loop, c->since_ns + (uint64_t)s->config->hello_seconds * 1000000000);
 	watcher_begin(&s->watcher, c->since_ns);
 }

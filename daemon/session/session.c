@@ -307,9 +307,14 @@ void session_error(struct session *c, unsigned opcode, uint32_t serial, int resu
 	send_message(c, opcode | SVC_REPLY, serial, result, &error, sizeof(error), NULL, 0);
 }
 
-bool session_allows(const struct session *c, uint32_t uid)
+bool session_allows(const struct session *c, const struct tenant *owner)
 {
-	return c->admin || c->uid == uid;
+	return c->admin || tenant_may(&c->account->tenant, owner);
+}
+
+bool session_allows_user(const struct session *c, uint32_t uid)
+{
+	return session_allows(c, &(struct tenant){.uid = uid});
 }
 
 /* ---- Ending ---- */

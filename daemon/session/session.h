@@ -152,8 +152,10 @@ uint64_t session_retry(struct sessions *s, uint64_t now);
 /* Ends the session. A reason other than 0 is sent in an event with the text. */
 void session_end(struct session *c, int reason, const char *text);
 void session_scheduler_gone(struct session *c);
-/* May it act on resources of this user? On the jobs' socket only the same user may, so not even
- * root. */
-bool session_allows(const struct session *c, uint32_t uid);
+/* May it see and end what this tenant owns (tenant_may)? The sessions of administration may. Root
+ * on the jobs' socket is an ordinary user. */
+bool session_allows(const struct session *c, const struct tenant *owner);
+/* The same if only the owner's user is known: what it is shown then is no more than its own. */
+bool session_allows_user(const struct session *c, uint32_t uid);
 
 #endif

@@ -15,6 +15,8 @@ import ncclsvc_client as svc
 from test_client import WAIT, eventually
 
 IDENTIFY = 31
+CANCEL, CANCEL_COMM, CANCEL_SESSION = 11, 2, 3
+CANCEL_REQUEST = struct.Struct("=IIQ")
 ADMIT_USER, ADMIT_ANY = 4, 8
 ALICE, BOB = 65534, 65533
 POD_A, POD_B = "11111111-2222-3333-4444-555555555555", "66666666-7777-8888-9999-aaaaaaaaaaaa"
@@ -42,7 +44,8 @@ def own_group(mount):
 
 
 class Groups:
-    """Two pods' control groups, as Kubernetes makes them."""
+    """Two pods' control groups, as Kubernetes makes them, and one that is no pod. The test itself may run in a
+    container."""
 
     def __init__(self):
         mount = next((m for m in MOUNTS if os.access(procs(m), os.W_OK) and own_group(m)), None)
@@ -52,7 +55,8 @@ class Groups:
         self.root = os.path.join(mount, f"kubepods.{os.getpid()}")
         self.made = []
         try:
-            for directory in (self.root, *(os.path.join(self.root, "pod" + p) for p in (POD_A, POD_B))):
+            self.login = os.path.join(mount, f"login.{os.getpid()}")
+            for directory in (self.login, self.root, *map(self.directory, (POD_A, POD_B))):
                 if not os.path.isdir(directory):
                     os.mkdir(directory)
                     self.made.append(directory)
@@ -62,9 +66,12 @@ class Groups:
             self.remove()
             raise unittest.SkipTest(f"control groups cannot be used here: {e}") from e
 
+    def directory(self, pod):
+        return os.path.join(self.root, "pod" + pod) if pod else self.login
+
     @contextlib.contextmanager
     def inside(self, pod):
-        move_to(os.path.join(self.root, "pod" + pod))
+        move_to(self.directory(pod))
         try:
             yield
         finally:
@@ -192,7 +199,8 @@ class PodsTest(Daemon):
         for s, serial in serials:
             s.wait(serial)
         # A member is shown the names.
-        (listed,) = self.listed("comms", BOB)["comms"]
+        with self.groups.inside(POD_B):
+            (listed,) = self.listed("comms", BOB)["comms"]
         self.assertNotIn("(user", listed["label"])
         self.assertEqual(listed["admit"], "any")
 
@@ -204,6 +212,18 @@ class PodsTest(Daemon):
         eventually(lambda: self.listed("comms", 0, "--all")["comms"][0]["state"] == "idle", "leave")
         after.join(comm_id, 1, 0)
         self.refused("PERMISSION", before.join, comm_id, 1, 0)
+
+    def test_pods_do_not_reach_each_other(self):
+        self.start()
+        mine, its, login = (self.pod(p, user=ALICE) for p in (POD_A, POD_B, None))
+        comm = mine.join(os.urandom(128), 1, 0)
+        self.assertIn(POD_A, self.refused("PERMISSION", its.call, CANCEL, CANCEL_REQUEST.pack(CANCEL_COMM, 0, comm.uid)))
+        self.refused("PERMISSION", its.call, CANCEL, CANCEL_REQUEST.pack(CANCEL_SESSION, 0, mine.id))
+        for pod, hidden in (POD_A, False), (POD_B, True), (None, False):
+            with self.groups.inside(pod):
+                (listed,) = self.listed("comms", ALICE)["comms"]
+            self.assertEqual(listed["label"] == f"(user {ALICE})", hidden, pod)
+        login.call(CANCEL, CANCEL_REQUEST.pack(CANCEL_SESSION, 0, mine.id))
 
     def test_a_session_stays_in_its_tenant(self):
         self.start()

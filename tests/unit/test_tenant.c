@@ -164,10 +164,33 @@ static void a_peer_is_in_its_control_group(void **state)
 	close(pair[1]);
 }
 
+/* Pods and containers see themselves alone; all else of a user is one. */
+static void pods_are_confined(void **state)
+{
+	static const char *const paths[] = {"/user.slice/user-7.slice/a", "/batch", "/docker/" ID,
+					    "/docker/" ID "/in/it", "/kubepods/pod" UID "/a"};
+	enum { N = sizeof(paths) / sizeof(paths[0]), CONFINED = 2 };
+	struct tenant t[N], other;
+	char text[512];
+	(void)state;
+	for (int i = 0; i < N; i++) {
+		snprintf(text, sizeof(text), "0::%s\n", paths[i]);
+		tenant_of_text(7, text, &t[i]);
+		tenant_of_text(8, text, &other);
+		assert_false(tenant_may(&t[i], &other));
+	}
+	for (int i = 0; i < N; i++)
+		for (int k = 0; k < N; k++)
+			assert_int_equal(tenant_may(&t[i], &t[k]),
+					 i < CONFINED || !strcmp(t[i].unit, t[k].unit));
+	assert_string_equal(t[CONFINED].unit, t[CONFINED + 1].unit);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_path_has_a_unit),
+		cmocka_unit_test(pods_are_confined),
 		cmocka_unit_test(a_long_path_is_cut),
 		cmocka_unit_test(a_text_names_user_and_unit),
 		cmocka_unit_test(a_peer_is_in_its_control_group),

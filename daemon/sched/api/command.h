@@ -166,9 +166,11 @@ struct command {
 			enum svc_cancel_kind kind; /* a task or a communicator */
 			uint64_t id; /* unique id of the task; slot of the communicator */
 			uint32_t asker,
-				serial; /* session id of the asker; the event returns both */
-			uint32_t uid;	/* of the asker */
-			bool any_user;	/* it may cancel every user's tasks */
+				serial;	 /* session id of the asker; the event returns both */
+			uint32_t uid;	 /* of the asker */
+			uint32_t tenant; /* which may cancel only its own tasks; 0: those of the uid
+					  */
+			bool any_user;	 /* it may cancel every user's tasks */
 			int32_t pid;
 			uint32_t kernels; /* operations ended elsewhere, which are added to the
 					     count */
