@@ -15,7 +15,7 @@ import ncclsvc_client as svc
 from test_client import WAIT, eventually
 
 IDENTIFY = 31
-CANCEL, CANCEL_COMM, CANCEL_SESSION = 11, 2, 3
+CANCEL_COMM, CANCEL_SESSION = 2, 3
 CANCEL_REQUEST = struct.Struct("=IIQ")
 ADMIT_USER, ADMIT_ANY = 4, 8
 ALICE, BOB = 65534, 65533
@@ -132,7 +132,10 @@ class Daemon(unittest.TestCase):
         return caught.exception.text
 
     def begin(self, session, comm_id, nranks, rank, flags=0):
-        return session.send(svc.JOIN, svc.join_request(comm_id, nranks, rank, -1, flags, 0))
+        """Returns when the JOIN waits for the others: the daemon handles a session's requests in order."""
+        serial = session.send(svc.JOIN, svc.join_request(comm_id, nranks, rank, -1, flags, 0))
+        session.call(svc.DAEMON_INFO, bytes(8))
+        return serial
 
     def joined(self, session, serial):
         body, _ = session.reply(serial)
@@ -217,13 +220,13 @@ class PodsTest(Daemon):
         self.start()
         mine, its, login = (self.pod(p, user=ALICE) for p in (POD_A, POD_B, None))
         comm = mine.join(os.urandom(128), 1, 0)
-        self.assertIn(POD_A, self.refused("PERMISSION", its.call, CANCEL, CANCEL_REQUEST.pack(CANCEL_COMM, 0, comm.uid)))
-        self.refused("PERMISSION", its.call, CANCEL, CANCEL_REQUEST.pack(CANCEL_SESSION, 0, mine.id))
+        self.assertIn(POD_A, self.refused("PERMISSION", its.call, svc.CANCEL, CANCEL_REQUEST.pack(CANCEL_COMM, 0, comm.uid)))
+        self.refused("PERMISSION", its.call, svc.CANCEL, CANCEL_REQUEST.pack(CANCEL_SESSION, 0, mine.id))
         for pod, hidden in (POD_A, False), (POD_B, True), (None, False):
             with self.groups.inside(pod):
                 (listed,) = self.listed("comms", ALICE)["comms"]
             self.assertEqual(listed["label"] == f"(user {ALICE})", hidden, pod)
-        login.call(CANCEL, CANCEL_REQUEST.pack(CANCEL_SESSION, 0, mine.id))
+        login.call(svc.CANCEL, CANCEL_REQUEST.pack(CANCEL_SESSION, 0, mine.id))
 
     def test_a_session_stays_in_its_tenant(self):
         self.start()
