@@ -31,6 +31,7 @@ struct ncclsvc_comm {
 	struct peer *bare; /* what CUDA graphs need if there are no kernels; NULL: none */
 	/* not OK: the epoch is over, and this is why */
 	ncclsvc_result broken;
+	uint64_t broken_ns;
 	ncclsvc_status end;
 	bool broken_reported; /* ncclsvc_comm_error has reported it */
 	bool end_reported;    /* some call has reported it: later calls get STALE_EPOCH */

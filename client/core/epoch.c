@@ -2,6 +2,7 @@
  * A communicator's epoch, from the reply to JOIN or SPLIT to its end. */
 #include <string.h>
 
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "call.h"
 #include "comm_handle.h"
@@ -40,6 +41,7 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event)
 	if (!comm || comm->epoch != event->epoch)
 		return;
 	comm->broken = event->reason < 0 ? (ncclsvc_result)event->reason : NCCLSVC_PEER_GONE;
+	comm->broken_ns = now_ns();
 	comm->end = event->status;
 	comm->broken_reported = false;
 	comm->end_reported = failure_reported(s, comm->key, comm->epoch, comm->broken);

@@ -12,7 +12,9 @@
 #include "session_socket.h"
 #include "session_timeline.h"
 
-#define TEST_LOOK_NS UINT64_C(10000000) /* how often a polling test checks the socket */
+#define TEST_LOOK_NS UINT64_C(10000000)	 /* how often a polling test checks the socket */
+#define TASKS_END_NS UINT64_C(500000000) /* after its epoch, a task ends in less on a working GPU  \
+					  */
 
 /* PENDING to ARRIVED, if the ring says so or the daemon is lost. */
 static void look_at_ring(ncclsvc_session *s, struct slot *slot)
@@ -293,6 +295,22 @@ ncclsvc_result ncclsvc_task_status(ncclsvc_session *s, ncclsvc_task task, ncclsv
 	return r;
 }
 
+/* PEER_GONE may be what followed from the failure of an operation, whose own task says more: the
+ * others left because of it. The task ends as soon as its stream reaches it. */
+static bool task_may_say_more(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	const struct tasks *t = &s->tasks;
+	if (comm->broken != NCCLSVC_PEER_GONE || now_ns() - comm->broken_ns > TASKS_END_NS)
+		return false;
+	for (uint64_t n = tasks_first_pending(t); n < t->next; n++) {
+		const struct slot *slot = task_slot(t, n);
+		if (slot->number == n && slot->state == SLOT_PENDING &&
+		    slot->comm_key == comm->key && slot->epoch == comm->epoch)
+			return true;
+	}
+	return false;
+}
+
 ncclsvc_result ncclsvc_comm_error(ncclsvc_comm *comm)
 {
 	if (!comm)
@@ -302,7 +320,7 @@ ncclsvc_result ncclsvc_comm_error(ncclsvc_comm *comm)
 	socket_pump(s);
 	tasks_look(s);
 	ncclsvc_result r = failures_report(s, comm->key, UINT64_MAX);
-	if (!r && comm->broken && !comm->broken_reported) {
+	if (!r && comm->broken && !comm->broken_reported && !task_may_say_more(s, comm)) {
 		comm->broken_reported = comm->end_reported = true;
 		r = comm_end(comm);
 	}

@@ -129,8 +129,9 @@ static void scaled_rank(struct client *c)
 					     s.comm));
 	CHECK_NC(nc.ncclAllReduce(at(s.send), at(s.recv), 1, NCCLSVC_FLOAT32,
 				  c->rank ? more : NCCLSVC_SUM, s.comm, s.stream));
-	CHECK_EQ(dropin_fails(s.comm, WAIT_MS), ncclInvalidUsage);
+	const ncclResult_t failed = dropin_fails(s.comm, WAIT_MS);
 	CHECK_SAYS(s.comm, "premulsum");
+	CHECK_EQ(failed, ncclInvalidUsage);
 	member_close(&s);
 }
 
