@@ -351,11 +351,18 @@ static const struct mapping *region_of(struct session *c, uint32_t serial, uint3
 	return NULL;
 }
 
+/* The owner uses the slot again once it no longer uses the region, whose deletion the scheduler may
+ * not have confirmed yet. */
+static bool slot_free(const struct shared *share)
+{
+	return !share || share->of->session->mappings[share->of->region].leaving;
+}
+
 /* Checks the slot, the number and the limits. False: an error was sent. */
 static bool may_share(struct session *c, uint32_t serial, const struct mapping *region,
 		      const struct share_rank *rank, const struct svc_share *r)
 {
-	if (r->slot >= SVC_SHARE_SLOTS || (rank->slots && rank->slots[r->slot])) {
+	if (r->slot >= SVC_SHARE_SLOTS || (rank->slots && !slot_free(rank->slots[r->slot]))) {
 		session_error(c, SVC_SHARE, serial, NCCLSVC_INVALID_ARGUMENT,
 			      "slot %u is in use, or not less than %d", r->slot, SVC_SHARE_SLOTS);
 		return false;
@@ -402,6 +409,8 @@ static bool add(struct communicator *m, uint32_t rank, struct session *c, const 
 	struct peer_shares *l = &m->peer->shares;
 	struct region_shares *of = region_shares(m->comms, c, r->region);
 	struct shared **slots = slots_of(&l->ranks[rank]);
+	if (slots && slots[r->slot])
+		drop(slots[r->slot]);
 	struct shared *share = of && slots && log_reserve(m, l) ? calloc(1, sizeof(*share)) : NULL;
 	if (!share)
 		return false;
