@@ -87,10 +87,7 @@ static void check_same(const struct held *before)
 
 static void use(struct meeting *m, CUdeviceptr p, unsigned k)
 {
-	struct rank *r = &m->r;
-	gpu_fill(p, (uint32_t)r->rank + k, PART_WORDS);
-	kernels_sum(r, p, PART_WORDS);
-	rank_sync(r);
+	meeting_sum(m, p);
 	if (k % 8 == 0)
 		meeting_pass(m, p, p + PART);
 }
