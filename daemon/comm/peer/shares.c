@@ -19,6 +19,7 @@
 #include "peer.h"
 
 #define LOG_ROOM      64
+#define MIB	      (UINT64_C(1) << 20)
 #define REGION_SHARES 1024 /* a region's end drops them all in one turn of the loop */
 
 /* A region's shares, in all epochs. */
@@ -287,7 +288,7 @@ static void say_mapped(const struct region_shares *of)
 	other = share ? behind(share->comm, share->position, true) : NULL;
 	log_info("session %u (%s, pid %d): %" PRIu64 " MiB of gpu%d that it frees stay allocated "
 		 "until pid %d has unmapped them%s",
-		 c->id, c->name, c->pid, r->bytes >> 20, r->device,
+		 c->id, c->name, c->pid, (r->bytes + MIB - 1) / MIB, r->device,
 		 other ? other->pid : of->later_pid,
 		 other ? "" : ", which the driver does when none of its kernels runs");
 }
