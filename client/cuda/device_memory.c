@@ -213,8 +213,7 @@ ncclsvc_result device_locate(ncclsvc_session *s, struct gpu *g, const struct buf
 		device_region_drop(s, g, r);
 	if (!r) {
 		*yielded = true;
-		tasks_ask(s); /* memory that was freed is released once no task uses it */
-		return device_region_find(g, b->at) ? NCCLSVC_OK : add(s, g, b, since);
+		return add(s, g, b, since);
 	}
 	if (r->busy || !alive) {
 		*yielded = true;

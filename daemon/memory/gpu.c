@@ -19,6 +19,7 @@
 
 _Static_assert(ACCOUNT_GPUS == GPUS_MAX, "a share for each GPU");
 
+#define MIB	 (UINT64_C(1) << 20)
 #define GPU_PAGE (UINT64_C(2) << 20) /* the driver rounds lent memory up to this */
 
 struct region_call *gpu_region_call(struct memory *s, struct session *c, unsigned opcode,
@@ -378,7 +379,7 @@ static void say_mapped(const struct session *c, const struct mapping *m, const c
 {
 	log_info("session %u (%s, pid %d): %" PRIu64
 		 " MiB of gpu%d that it frees stay allocated: %s",
-		 c->id, c->name, c->pid, m->bytes >> 20, m->device, why);
+		 c->id, c->name, c->pid, (m->bytes + MIB - 1) / MIB, m->device, why);
 }
 
 /* A REGION_DEL whose worker is closing the import. Until then the user is charged for the region.

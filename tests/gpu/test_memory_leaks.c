@@ -13,12 +13,17 @@
 #define WARM_UP	  40	/* rounds, until caches are full */
 #define KINDS	  4	/* those of buffers, and a segment */
 #define MAPS_MORE 8	/* thread stacks and the like */
-#define ANON_MORE 512	/* KiB */
 #define GPU_MORE  ((size_t)16 << 20)
 
 enum word { WARM = 1, GO, DONE, END };
 
 /* ---- What a process holds ---- */
+
+/* In KiB. The daemon's tables are allocated at its start, and use more and more of their pages. */
+static long anon_more(void)
+{
+	return setup.quick ? 512 : 4096;
+}
 
 struct held {
 	pid_t pid;
@@ -65,7 +70,7 @@ static void look(struct held *h)
 static bool same(const struct held *before, const struct held *now)
 {
 	return now->fds <= before->fds && now->maps <= before->maps + MAPS_MORE &&
-	       now->anon_kib <= before->anon_kib + ANON_MORE;
+	       now->anon_kib <= before->anon_kib + anon_more();
 }
 
 /* The last frees may still be in progress. */
@@ -87,10 +92,7 @@ static void check_same(const struct held *before)
 
 static void use(struct meeting *m, CUdeviceptr p, unsigned k)
 {
-	struct rank *r = &m->r;
-	gpu_fill(p, (uint32_t)r->rank + k, PART_WORDS);
-	kernels_sum(r, p, PART_WORDS);
-	rank_sync(r);
+	meeting_sum(m, p);
 	if (k % 8 == 0)
 		meeting_pass(m, p, p + PART);
 }

@@ -174,6 +174,8 @@ static void dropin_rank(struct client *c)
 		wait_for(session, task, NCCLSVC_OK);
 		no_more_fits(bytes);
 		CHECK_EQ(nc.cuMemFree(p), 0);
+		/* The drop-in waits for 1 s, which is little on a loaded machine. */
+		CHECK(!setup.fake || gpu_has_unused(bytes, WAIT_MS));
 		CHECK_CU(cu.cuMemAlloc(&p, bytes));
 		CHECK_OK(ncclsvc_barrier(host, &task));
 		wait_for(session, task, NCCLSVC_OK);

@@ -375,6 +375,34 @@ static void waits(struct shares *s)
 	log_ends(s);
 }
 
+/* The owner shares another region with a slot at once after it has sent a REGION_DEL. */
+static void slot_again(struct shares *s)
+{
+	struct raw *raw = &s->m[0].raw;
+	struct raw_reply reply;
+	stage("a slot that is used again");
+	uint32_t region = region_ipc(raw, &s->ipc);
+	share(s, region, 3);
+	for (int round = 0; round < 200; round++) {
+		const uint32_t other = region_ipc(raw, &s->ipc);
+		const struct svc_share r = {s->m[0].joined.comm, other, 3, ++s->number};
+		const uint32_t deleted = del_begin(s, region, 0);
+		const uint32_t shared = raw_send(raw, SVC_SHARE, &r, sizeof(r), NULL, 0);
+		for (int left = 2; left;) { /* in any order */
+			CHECK(raw_next(raw, &reply));
+			CHECK_EQ(reply.header.result, 0);
+			left -= reply.header.serial == deleted || reply.header.serial == shared;
+		}
+		next(s, SVC_SHARED_GONE, 3, s->number - 1);
+		next(s, SVC_SHARED_DROP, 3, s->number - 1);
+		region = other;
+	}
+	next(s, SVC_SHARED_MAP, 3, s->number);
+	del_ends(s, del_begin(s, region, 0), NCCLSVC_OK);
+	next(s, SVC_SHARED_DROP, 3, s->number);
+	log_ends(s);
+}
+
 /* other: the handle of another epoch of member 0. */
 static void too_many(struct shares *s, uint32_t other)
 {
@@ -503,6 +531,7 @@ static void shares_rank(struct client *c)
 	bad_reads(&s);
 	kinds(&s);
 	waits(&s);
+	slot_again(&s);
 	two_epochs(&s);
 	the_other_dies(&s);
 	the_owner_dies(&s);

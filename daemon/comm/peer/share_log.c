@@ -19,6 +19,7 @@
 #include "memory/memory.h"
 
 #define LOG_ROOM      64
+#define MIB	      (UINT64_C(1) << 20)
 #define REGION_SHARES 1024 /* a region's end drops them all in one turn of the loop */
 
 /* A region's shares, in all epochs. */
@@ -287,7 +288,7 @@ static void say_mapped(const struct region_shares *of)
 	other = share ? behind(share->comm, share->position, true) : NULL;
 	log_info("session %u (%s, pid %d): %" PRIu64 " MiB of gpu%d that it frees stay allocated "
 		 "until pid %d has unmapped them%s",
-		 c->id, c->name, c->pid, r->bytes >> 20, r->device,
+		 c->id, c->name, c->pid, (r->bytes + MIB - 1) / MIB, r->device,
 		 other ? other->pid : of->later_pid,
 		 other ? "" : ", which the driver does when none of its kernels runs");
 }
@@ -351,11 +352,18 @@ static const struct mapping *region_of(struct session *c, uint32_t serial, uint3
 	return NULL;
 }
 
+/* The owner uses the slot again once it no longer uses the region, whose deletion the scheduler may
+ * not have confirmed yet. */
+static bool slot_free(const struct shared *share)
+{
+	return !share || share->of->session->mappings[share->of->region].leaving;
+}
+
 /* Checks the slot, the number and the limits. False: an error was sent. */
 static bool may_share(struct session *c, uint32_t serial, const struct mapping *region,
 		      const struct share_rank *rank, const struct svc_share *r)
 {
-	if (r->slot >= SVC_SHARE_SLOTS || (rank->slots && rank->slots[r->slot])) {
+	if (r->slot >= SVC_SHARE_SLOTS || (rank->slots && !slot_free(rank->slots[r->slot]))) {
 		session_error(c, SVC_SHARE, serial, NCCLSVC_INVALID_ARGUMENT,
 			      "slot %u is in use, or not less than %d", r->slot, SVC_SHARE_SLOTS);
 		return false;
@@ -402,6 +410,8 @@ static bool add(struct communicator *m, uint32_t rank, struct session *c, const 
 	struct peer_shares *l = &m->peer->shares;
 	struct region_shares *of = region_shares(m->comms, c, r->region);
 	struct shared **slots = slots_of(&l->ranks[rank]);
+	if (slots && slots[r->slot])
+		drop(slots[r->slot]);
 	struct shared *share = of && slots && log_reserve(m, l) ? calloc(1, sizeof(*share)) : NULL;
 	if (!share)
 		return false;
