@@ -12,9 +12,10 @@
 #include "session_socket.h"
 #include "session_timeline.h"
 
-#define TEST_LOOK_NS UINT64_C(10000000)	 /* how often a polling test checks the socket */
-#define TASKS_END_NS UINT64_C(500000000) /* after its epoch, a task ends in less on a working GPU  \
-					  */
+#define TEST_LOOK_NS UINT64_C(10000000) /* how often a polling test checks the socket */
+#define TASKS_END_NS                                                                               \
+	UINT64_C(500000000) /* after its epoch, a task ends in less on a working GPU               \
+			     */
 
 /* PENDING to ARRIVED, if the ring says so or the daemon is lost. */
 static void look_at_ring(ncclsvc_session *s, struct slot *slot)

@@ -4,8 +4,8 @@
  * (proto/abi/peer_staging.h) carry coll_launch_seq, so no other synchronization is needed.
  * The kernel also works with blocks of one thread: in the CPU reference, that thread is both mover
  * and monitor (work.h). */
-#include "monitor.h"
 #include "elements.h"
+#include "monitor.h"
 
 #include "proto/abi/peer_abi.h"
 #include "proto/ncclsvc_types.h"

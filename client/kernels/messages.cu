@@ -2,9 +2,9 @@
  * Messages on the trainer's stream: any number of Sends and Recvs, which all progress
  * independently. A block moves the messages of one peer and direction on one channel, one after the
  * other, through the channel's ring (proto/abi/peer_abi.h). */
-#include "monitor.h"
-#include "mapped_shares.h"
 #include "elements.h"
+#include "mapped_shares.h"
+#include "monitor.h"
 
 #include "proto/abi/peer_abi.h"
 
@@ -17,11 +17,12 @@
 
 /* One channel of an ordered pair of ranks. */
 struct ring {
-	uint64_t lines;	   /* in the receiver's memory */
-	uint64_t ticket;   /* in the sender's memory */
-	peer_atomic64 *credits; /* in the sender's memory: how many lines the receiver has consumed */
-	peer_atomic64 *count;   /* in this rank's memory: how many lines there were */
-	uint64_t at;	   /* the count at the message's first line */
+	uint64_t lines;	 /* in the receiver's memory */
+	uint64_t ticket; /* in the sender's memory */
+	peer_atomic64
+		*credits;     /* in the sender's memory: how many lines the receiver has consumed */
+	peer_atomic64 *count; /* in this rank's memory: how many lines there were */
+	uint64_t at;	      /* the count at the message's first line */
 };
 
 DEVICE void ring_find(const struct work *w, struct ring *r)

@@ -29,8 +29,8 @@ struct node {
 	bool alive, lost[NODES_MAX];
 	struct scheduler *scheduler;
 	bool begun[COMMS_MAX], gone[COMMS_MAX]; /* the epoch has begun, and is over */
-	bool turn;	      /* the node is in node_turn */
-	bool ends;	      /* it was lost, and is being freed: statuses are dropped */
+	bool turn;				/* the node is in node_turn */
+	bool ends; /* it was lost, and is being freed: statuses are dropped */
 };
 
 extern struct comm_plan comms[COMMS_MAX];
