@@ -13,9 +13,8 @@
 #include "session_timeline.h"
 
 #define TEST_LOOK_NS UINT64_C(10000000) /* how often a polling test checks the socket */
-#define TASKS_END_NS                                                                               \
-	UINT64_C(500000000) /* after its epoch, a task ends in less on a working GPU               \
-			     */
+/* On a working GPU, a task ends within this time after its epoch. */
+#define TASKS_END_NS UINT64_C(500000000)
 
 /* PENDING to ARRIVED, if the ring says so or the daemon is lost. */
 static void look_at_ring(ncclsvc_session *s, struct slot *slot)

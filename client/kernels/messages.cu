@@ -17,12 +17,11 @@
 
 /* One channel of an ordered pair of ranks. */
 struct ring {
-	uint64_t lines;	 /* in the receiver's memory */
-	uint64_t ticket; /* in the sender's memory */
-	peer_atomic64
-		*credits;     /* in the sender's memory: how many lines the receiver has consumed */
-	peer_atomic64 *count; /* in this rank's memory: how many lines there were */
-	uint64_t at;	      /* the count at the message's first line */
+	uint64_t lines;		/* in the receiver's memory */
+	uint64_t ticket;	/* in the sender's memory */
+	peer_atomic64 *credits; /* in the sender's memory: lines that the receiver has consumed */
+	peer_atomic64 *count;	/* in this rank's memory: how many lines there were */
+	uint64_t at;		/* the count at the message's first line */
 };
 
 DEVICE void ring_find(const struct work *w, struct ring *r)
