@@ -260,7 +260,7 @@ typedef struct ncclsvc_session_info {
 	char tenant[NCCLSVC_JOB_BYTES];
 } ncclsvc_session_info;
 
-/* The processes that may join a communicator, if they have its id. The member that joins first on a
+/* The processes that may join a communicator, if they know its id. The member that joins first on a
  * node decides for this node. Between nodes, only users are compared. */
 typedef enum ncclsvc_admit {
 	NCCLSVC_ADMIT_DEFAULT = 0, /* in options: $NCCLSVC_ADMIT, or else the tenant */

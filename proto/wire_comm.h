@@ -17,7 +17,7 @@
  * and nranks are zero, and rank -1 asks for any free rank. A member of a broken communicator
  * rejoins it with the same message; its old handle stays valid. With SVC_JOIN_FAIL_FAST, the JOIN
  * ends with PEER_GONE when another waiting rank's process ends; otherwise it waits for the next.
- * SVC_JOIN_ADMIT_USER, SVC_JOIN_ADMIT_ANY: as in ncclsvc_admit; without both, the tenant. */
+ * SVC_JOIN_ADMIT_USER, SVC_JOIN_ADMIT_ANY: as in ncclsvc_admit; with neither, the tenant. */
 enum svc_join_flags {
 	SVC_JOIN_WORLD = 1,
 	SVC_JOIN_FAIL_FAST = 2,

@@ -9,7 +9,8 @@
  * Kubernetes pod, the MPI job, the control group. Empty: none is. Returns job. */
 char *identity_of(const char *option, char job[NCCLSVC_JOB_BYTES]);
 
-/* The option, else what NCCLSVC_ADMIT says, else the tenant. False: neither is valid. */
+/* Sets *admit to the option, else to the value of NCCLSVC_ADMIT, else to the tenant. False: the
+ * option or the value is invalid. */
 bool admit_of(ncclsvc_admit option, ncclsvc_admit *admit);
 
 #endif

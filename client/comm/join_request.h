@@ -22,7 +22,7 @@ void join_take_label(char label[NCCLSVC_NAME_BYTES]);
 /* Fills in the MPS server under which the process uses the GPU. */
 void join_say_mps(int device, struct svc_join *request);
 
-/* Whom a JOIN of the session admits to the communicator. */
+/* The JOIN flags for the processes that the session admits to its communicators. */
 uint32_t join_admit_flags(const ncclsvc_session *s);
 
 #endif

@@ -4,16 +4,16 @@
  *
  * The files of this folder, bottom up; none calls a file of a later line:
  *
- *   session_handle.c    the lock, waiting for changes     call.c     requests whose reply is
- * dropped thread.c     what a thread has set             comm_handle.c     communicator handles
- *   failure.c    failed tasks                      refusal.c  operations that the library refuses
- *   task_slot.c       the table of tasks                epoch.c    begin and end of an epoch
- *   loss.c       the loss of the session
- *   session_socket.c     the reader, requests and replies
- *   region_table.c     registered regions                inspect.c  listings
- *   staging.c    memory for plain pointers
- *   wait.c       the progress of tasks
- *   dispatch.c   event loops                       session_timeline.c the user's timelines */
+ *   session_handle.c  the lock, waiting for changes  call.c         requests with dropped replies
+ *   thread.c          what a thread has set          comm_handle.c  communicator handles
+ *   failure.c         failed tasks                   refusal.c      refused operations
+ *   task_slot.c       the table of tasks             epoch.c        begin and end of an epoch
+ *   loss.c            the loss of the session
+ *   session_socket.c  the reader, requests and replies
+ *   region_table.c    registered regions             inspect.c      listings
+ *   staging.c         memory for plain pointers
+ *   wait.c            the progress of tasks
+ *   dispatch.c        event loops                    session_timeline.c  the user's timelines */
 #ifndef CLIENT_CORE_SESSION_HANDLE_H
 #define CLIENT_CORE_SESSION_HANDLE_H
 

@@ -295,8 +295,8 @@ ncclsvc_result ncclsvc_task_status(ncclsvc_session *s, ncclsvc_task task, ncclsv
 	return r;
 }
 
-/* PEER_GONE may be what followed from the failure of an operation, whose own task says more: the
- * others left because of it. The task ends as soon as its stream reaches it. */
+/* PEER_GONE may only be the consequence of a failed operation, after which the other members left.
+ * The operation's own task says more, and ends as soon as its stream reaches it. */
 static bool task_may_say_more(const ncclsvc_session *s, const ncclsvc_comm *comm)
 {
 	const struct tasks *t = &s->tasks;

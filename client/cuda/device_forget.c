@@ -10,10 +10,10 @@
 #include "gpu_state.h"
 
 #define LOOK_NS	  100000 /* interval of checks whether tasks have ended */
-#define ANSWER_MS 100	 /* how much later than its time the daemon's answer may come */
+#define ANSWER_MS 100	 /* how long after its deadline the daemon's answer may come */
 
-/* Waits until no task uses the region that holds p; or a range of it, as long as there is one. By
- * then p may be in another region, or in none. Locked; yields. */
+/* Waits until no task uses the region that holds p or, if ranges contain that region, the outermost
+ * range. Returns it; NULL: no region holds p any more. Locked; yields. */
 static struct device_region *wait_for_tasks(ncclsvc_session *s, const struct gpu *g, uint64_t p,
 					    uint64_t deadline)
 {
@@ -35,7 +35,8 @@ static uint32_t ms_until(uint64_t deadline)
 	return left / 1000000 < SVC_DEL_WAIT_MS ? (uint32_t)(left / 1000000) + 1 : SVC_DEL_WAIT_MS;
 }
 
-/* Releases the region, or a range of it; then there is more to release. Locked; yields. */
+/* Releases the region that holds p, or a range that contains it: then *more is true. Locked;
+ * yields. */
 static ncclsvc_result forget_one(ncclsvc_session *s, struct gpu *g, uint64_t p, uint64_t deadline,
 				 bool *more)
 {

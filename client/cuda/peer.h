@@ -85,7 +85,7 @@ struct peer {
 	CUcontext stream_context;
 	unsigned blocks;
 	struct peer_graph *graphs; /* newest first */
-	/* How many there were, and how many are gone. */
+	/* How many graphs there were, and how many of them are gone. */
 	_Atomic uint32_t ngraphs, graphs_gone;
 
 	/* Operations in graphs that go to NCCL (captured_group.h). With the session's lock: */
@@ -95,7 +95,7 @@ struct peer {
 	uint32_t captured_number;   /* number of the newest captured group */
 	uint32_t captured_graph;    /* its graph; 0: none */
 	struct captured_group *captured_groups;
-	/* How many there were, and how many are gone with their graphs. */
+	/* How many captured groups there were, and how many are gone with their graphs. */
 	_Atomic uint32_t ncaptured_groups, captured_groups_gone;
 	uint32_t captured_groups_swept; /* how many of those gone have been swept */
 	uint64_t due_clock; /* of the submission that captured_groups_due was last asked about */

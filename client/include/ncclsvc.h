@@ -104,10 +104,11 @@ typedef struct ncclsvc_options {
 	/* The name of the job, shown by ncclsvc-ctl: 63 characters of printable ASCII. NULL:
 	 * $NCCLSVC_JOB, else what the launcher says (see libncclsvc(3)). */
 	const char *job;
-	/* The other processes that may join this session's communicators. Only the member that
-	 * joins first is asked, so give all the same. DEFAULT: $NCCLSVC_ADMIT ("tenant", "user",
-	 * "any"), else the tenant: processes of the same user in the same job, pod, container or
-	 * service (see libncclsvc(3)). The members' GPUs can reach each other's buffers. */
+	/* The other processes that may join this session's communicators. The member that joins
+	 * first on a node decides, so set the same value for all. DEFAULT: $NCCLSVC_ADMIT
+	 * ("tenant", "user", "any"), else the tenant: processes of the same user in the same job,
+	 * pod, container or service (see libncclsvc(3)). The members' GPUs can access each other's
+	 * buffers. */
 	ncclsvc_admit admit;
 } ncclsvc_options;
 

@@ -13,7 +13,7 @@
  *   handle.c   communicators as users see them; calls inside
  *   submit.c   operations to sessions      start.c    joins, splits, in threads
  *   redop.c    user-made reductions
- *   nccl_group.c    ncclGroupStart and End
+ *   nccl_group.c  ncclGroupStart and End
  *
  * NCCL's other functions:
  *

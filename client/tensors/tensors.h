@@ -7,7 +7,7 @@
  *   describe.c              what members tell each other after a failure
  *   agree.c                 the words that members compare, and what it means if they differ
  *   buffer.c, copy.c        buffers, and copies to and from them
- *   list_request.c               an operation under way
+ *   list_request.c          an operation under way
  *   batch.c                 requests that are submitted together; planned.c: those of a plan
  *   queue.c                 the order of batches
  *   wait.c                  waiting for requests

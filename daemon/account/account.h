@@ -4,7 +4,7 @@
  * table, or the daemon's memory, charges it here first. So no tenant can exhaust a resource for the
  * others, and the error names the tenant who holds too much. Only the loop's thread uses this.
  *
- * "User" in names and texts of quotas means the tenant: its limits are those of user_* in
+ * In names and texts of quotas, "user" means the tenant, whose limits are the user_* settings of
  * ncclsvcd.conf(5).
  */
 #ifndef DAEMON_ACCOUNT_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The text is another's: every part is bounded, and nothing in it is trusted to be printable. */
+ * Other users choose parts of the text: every part is bounded, and none is trusted to be printable.
+ */
 #include "tenant.h"
 
 #include <errno.h>
@@ -57,7 +58,8 @@ static bool is_hex(char c)
 
 /* ---- Rules ---- */
 
-/* Each returns how many bytes of the part end the unit's path; 0: the rule does not apply. */
+/* Each returns how many bytes of the part belong to the unit's path, which ends with them; 0: the
+ * rule does not apply. */
 
 static size_t session(const struct step *s)
 {
@@ -118,14 +120,13 @@ static size_t service(const struct step *s)
 	return ends(s->part, ".service") || ends(s->part, ".scope") ? s->part.n : 0;
 }
 
-/* The first rule that applies to a part decides, and the part nearest to the root first: a unit may
- * contain anything, for example rootless containers in a user's logins. */
+/* The part nearest to the root comes first, and the first rule that applies to it decides: a unit
+ * may contain anything, for example rootless containers in a user's logins. */
 static const struct rule {
 	size_t (*end)(const struct step *s);
 	bool confines;
 } rules[] = {
-	{session,
-	 false}, /* a user creates groups below the own slice; two terminals are one user */
+	{session, false},   /* users create groups below their slices; two terminals are one user */
 	{slurm_job, false}, /* Slurm creates it; the steps of a job work together */
 	{pod, true},	    /* Kubernetes creates it; the containers of a pod work together */
 	{container, true},  /* Docker, Podman or containerd creates it */
@@ -147,7 +148,7 @@ static struct part next_part(struct part *path)
 	return p;
 }
 
-/* The unit's part of a path. *rule: how it was found; NULL: by none. */
+/* The start of the path, up to the unit's end. *rule: the rule that found it; NULL: none did. */
 static struct part unit_of(struct part path, const struct rule **rule)
 {
 	struct step s = {0};
@@ -170,7 +171,7 @@ static struct part unit_of(struct part path, const struct rule **rule)
 	return runtime.n ? runtime : path;
 }
 
-/* Slurm with version 1 creates jobs' groups only in the hierarchies of its controllers. */
+/* With cgroup v1, Slurm creates jobs' groups only in the hierarchies of its controllers. */
 static bool job_of_controllers(const char *text, struct part *unit)
 {
 	static const char *const controllers[] = {"cpuset", "memory", "freezer", "devices"};
@@ -213,7 +214,7 @@ static bool is_alive(int pidfd)
 	return !syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) || errno == EPERM;
 }
 
-/* The pidfd shows afterwards that the pid was still the process's. */
+/* After the file was read, the pidfd shows whether the process still had the pid. */
 void tenant_of_peer(int fd, int32_t pid, uint32_t uid, struct tenant *t,
 		    char cgroup[NCCLSVC_JOB_BYTES])
 {
@@ -237,7 +238,7 @@ char *tenant_name(const struct tenant *t, char name[NCCLSVC_JOB_BYTES])
 	return svc_cgroup_name(line, name);
 }
 
-/* The user's slice says no more than the user's number. */
+/* The name of the user's slice says no more than the uid. */
 static bool is_own_slice(const struct tenant *t, const char *name)
 {
 	char own[32];

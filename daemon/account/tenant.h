@@ -21,9 +21,9 @@ struct tenant {
 	char unit[TENANT_UNIT_BYTES]; /* path of a control group; empty: the user alone */
 };
 
-/* May a process of this tenant see the other's work, and end it? Users may do that in all their
- * tenants. But processes of a pod or container may not outside of it, since all pods of a node may
- * run as one user, often as root. */
+/* True if a process of this tenant may see and end the other tenant's work. Users may do that in
+ * all their tenants. Processes in a pod or container may do it only there, since all pods of a node
+ * may run as one user, often as root. */
 bool tenant_may(const struct tenant *t, const struct tenant *other);
 
 /* The tenant of a process, given the text of its /proc/PID/cgroup. A unit is a control group that
@@ -38,7 +38,7 @@ void tenant_of_peer(int fd, int32_t pid, uint32_t uid, struct tenant *t,
 		    char cgroup[NCCLSVC_JOB_BYTES]);
 
 /* The unit's name for people: "job_12", "pod UID", a service; empty without a unit. Printable
- * ASCII, with zeros behind it. Returns name. */
+ * ASCII, padded with zeros. Returns name. */
 char *tenant_name(const struct tenant *t, char name[NCCLSVC_JOB_BYTES]);
 /* "1000 (job_12)"; "1000" without a unit, and in the user's own logins. Returns text. */
 char *tenant_text(const struct tenant *t, char text[TENANT_TEXT_BYTES]);

@@ -66,8 +66,8 @@
  * within 100 ms. The GPUs and the scheduler have 50 ms of that to make progress. */
 #define PEER_LOOK_AGAIN_NS	 UINT64_C(25000000)
 #define PEER_LOOKS		 3
-/* Looks until a rank's failure is reported whose task the scheduler has not seen, so that only the
- * rank's own count shows it. The client may have been paused while it submitted the task. */
+/* The number of looks if only a rank's own count shows the failure, since the scheduler has not
+ * seen the rank's task. The client may have been paused while it submitted the task. */
 #define PEER_LOOKS_UNSEEN	 40
 #define PEER_LOOK_QUIET_NS	 UINT64_C(1000000000)
 /* The supervisor inspects all users' communicators for this long per turn of the loop. Those of one
@@ -180,12 +180,11 @@
 /* Memory is lent only when the GPU has cleared it, which is checked at this interval. */
 #define LEND_LOOK_NS	      UINT64_C(50000)
 /* Memory that trainers return by IPC handle is closed when no task is in flight, or after this
- * time. While tasks are in flight, more of it follows after AGAIN each time, since each close waits
- * for the driver.
- */
+ * time. While tasks are in flight, each further close comes AGAIN later, since it waits for the
+ * driver. */
 #define IMPORT_CLOSE_NS	      UINT64_C(10000000000)
 #define IMPORT_CLOSE_AGAIN_NS UINT64_C(10000000)
-/* How long a worker is asked to release memory that was lent, before it is asked again. */
+/* The time that a worker gets to release lent memory, before it is asked again. */
 #define LENT_CLOSE_NS	      UINT64_C(60000000000)
 /* An abort in NCCL that takes longer than this is logged. */
 #define ABORT_LONG_NS	      UINT64_C(30000000000)

@@ -93,8 +93,8 @@ static bool admits(const struct communicator *m, const struct account *a)
 	       (m->admit == NCCLSVC_ADMIT_USER && user);
 }
 
-/* If nobody holds the world, it belongs to the next tenant who joins. Another communicator goes to
- * another tenant of its user, since a restarted job or pod is a new tenant. */
+/* A world without members passes to the next tenant that joins. Other communicators without members
+ * pass only to tenants of the same user: a restarted job or pod is a new tenant. */
 static bool may_take_over(const struct communicator *m, const struct account *a)
 {
 	const bool user = m->account->tenant.uid == a->tenant.uid;

@@ -79,8 +79,8 @@ void comm_split(struct session *c, uint32_t serial, const struct svc_split *r)
 
 /* ---- The result ---- */
 
-/* The other members of the subcommunicators, which may be lost before the subcommunicators begin.
- */
+/* Notes the nodes of the subcommunicators' other members, which may be lost before the
+ * subcommunicators begin. */
 static void note_nodes(struct comms *s, const struct control_result *p)
 {
 	for (uint32_t k = 0; k < p->count; k++) {
@@ -111,8 +111,8 @@ static bool subcomm_lacks_node(const struct comms *s, const struct control_resul
 	return false;
 }
 
-/* Without a name of its users, the subcommunicator has the parent's, shortened to have room for
- * which subcommunicator of which of the epoch's splits it is. */
+/* If its users give no label, the subcommunicator's label is the parent's, shortened to leave room
+ * for the number of the split in its epoch and the colour. */
 static void name_subcomm(struct communicator *subcomm, const struct communicator *m,
 			 const struct session *c, const struct split_request *r)
 {
@@ -143,8 +143,7 @@ static int join_subcomm(struct comms *s, struct communicator *m, uint32_t rank,
 		return NCCLSVC_LIMIT;
 	subcomm->admit = m->admit;
 	if (subcomm->nranks != p->nranks) {
-		snprintf(text, SVC_TEXT_BYTES,
-			 "another communicator has the subcommunicator's name");
+		snprintf(text, SVC_TEXT_BYTES, "another communicator has the subcommunicator's id");
 		return NCCLSVC_LIMIT;
 	}
 	const struct member *from = &m->members[rank];

@@ -180,7 +180,7 @@ struct control_plan {
 struct control_list {
 	uint32_t slot, number; /* the client's, and of its request: the answer repeats them */
 	uint32_t what;
-	uint32_t uid;	   /* the client's user: he is shown what he would be shown there */
+	uint32_t uid;	   /* the client's user, who sees the same as on that node */
 	uint32_t admin;	   /* 1: the client administers */
 	uint32_t confined; /* 1: it is in a pod or container */
 	uint64_t from;

@@ -103,7 +103,7 @@ struct operation *sequencer_find(const struct sequencer *q, uint64_t internode_i
 void sequencer_ask_all(struct sequencer *q, struct operation *o);
 /* Removes the operation; everything requested together with it must be requested again. */
 void sequencer_fail(struct sequencer *q, struct operation *o, const struct failed_note *note);
-/* All have voted: may it never be launched, even if it was withdrawn? */
+/* All have voted. True: it may never be launched, even if it was withdrawn. */
 bool sequencer_must_fail(const struct operation *o);
 /* All have voted. True: it has failed. */
 bool sequencer_conclude(struct sequencer *q, struct operation *o);

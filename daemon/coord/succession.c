@@ -68,8 +68,8 @@ static void fail_again(struct sequencer *q)
 	q->failures = NULL;
 }
 
-/* Ends one operation that may not be launched, neither alone nor as part of a set. False: there is
- * none. */
+/* Ends one operation that may be launched neither alone nor as part of a set. False: there is none.
+ */
 static bool fail_one(struct sequencer *q)
 {
 	struct operation *o, *next;

@@ -56,8 +56,8 @@ void failures_open(struct failures *f, struct loop *loop, const char *directory,
 /* Writes what the file lacks. */
 void failures_close(struct failures *f);
 
-/* Adds one, with its number and time. When there are FAILURES_MAX, the oldest of the tenant who has
- * most goes. NULL: there is no memory for it. */
+/* Adds one, with its number and time. If there are FAILURES_MAX, it replaces the oldest one of the
+ * tenant that has most. NULL: out of memory. */
 struct failure *failures_add(struct failures *f, const ncclsvc_failure_info *info);
 /* NULL: it is too old, or none has that number. */
 struct failure *failures_find(const struct failures *f, uint64_t number);

@@ -10,8 +10,8 @@
  * process.
  *
  * This prevents other tenants from naming the memory while its owner is connected. It does not
- * prove who exported it. The pid in bytes 8 to 11 could not prove that either, since the driver
- * ignores it.
+ * prove who exported the memory. The pid in bytes 8 to 11 could not prove that either, since the
+ * driver ignores it.
  *
  * A registration holds at most two entries of about 150 bytes each; users' registrations are
  * limited (SHARE_REGIONS, SVC_SESSION_REGIONS). All operations take constant time. */

@@ -31,7 +31,7 @@ struct region_call {
 	bool again;	 /* for a new worker, so no client waits for it */
 	unsigned opcode;
 	uint64_t lent; /* the share of lent memory that the call holds while the worker lends */
-	struct account *account; /* of that */
+	struct account *account; /* that holds the share */
 	struct turns *turns;
 	/* While it waits: */
 	struct session *session;

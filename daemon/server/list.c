@@ -127,7 +127,7 @@ static uint64_t list_nodes(struct server *s, struct chunk *p, uint64_t from)
 	return 0;
 }
 
-/* A record has only the tenant's name. */
+/* A failure's record has only the name of its tenant. */
 static bool may_see(const struct session *asker, const ncclsvc_failure_info *i)
 {
 	const bool own = i->uid == asker->uid && !strcmp(i->tenant, asker->account->name);

@@ -79,8 +79,8 @@ typedef uint64_t list_chunk(struct server *s, struct chunk *p, uint64_t from);
 list_chunk list_comms, list_members, list_plans, list_plan_tasks, list_tasks, list_operations,
 	list_lateness;
 
-/* May the asker see names that the communicator's users have given? Its owner's and its members'
- * users may. */
+/* True if the asker may see names that the communicator's users have given: its owner's and its
+ * members' users may. */
 bool list_may_name(const struct chunk *p, const struct communicator *m);
 /* Fills in a planned task's label, if its plan is still there. */
 void list_label(const struct server *s, const struct table_entry *e,

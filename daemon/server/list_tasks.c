@@ -132,7 +132,7 @@ static uint64_t list_kernels(struct server *s, struct chunk *p, uint64_t from)
 	return 0;
 }
 
-/* Adds what its session knows. The label is its user's. */
+/* Adds what the task's session knows; the label only if the asker may see it. */
 static void add_session(struct server *s, const struct chunk *p, const struct table_entry *e,
 			ncclsvc_task_info *i)
 {

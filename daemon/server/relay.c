@@ -160,7 +160,7 @@ struct asked {
 
 static void answer(struct server *s, uint32_t from, const struct control_list *m)
 {
-	/* A pod's or container's processes on this node belong to another one here. */
+	/* No tenant of this node is the asker's own, if the asker is in a pod or container. */
 	struct account account = {.tenant = {m->uid, m->confined == 1, "on another node"}};
 	const struct session asker = {.uid = m->uid, .admin = m->admin == 1, .account = &account};
 	struct chunk p;

@@ -58,7 +58,7 @@ struct session {
 	uint16_t version;		   /* of the protocol; before HELLO, the lowest */
 	char name[NCCLSVC_NAME_BYTES];
 	char job[NCCLSVC_JOB_BYTES];	/* as it says */
-	char cgroup[NCCLSVC_JOB_BYTES]; /* its process's, read when it connected */
+	char cgroup[NCCLSVC_JOB_BYTES]; /* of its process, read when it connected */
 	ncclsvc_mps mps; /* and the next two: as given when it last joined with a GPU */
 	uint64_t mps_server;
 	int32_t mps_device;
@@ -152,10 +152,10 @@ uint64_t session_retry(struct sessions *s, uint64_t now);
 /* Ends the session. A reason other than 0 is sent in an event with the text. */
 void session_end(struct session *c, int reason, const char *text);
 void session_scheduler_gone(struct session *c);
-/* May it see and end what this tenant owns (tenant_may)? The sessions of administration may. Root
- * on the jobs' socket is an ordinary user. */
+/* True if the session may see and end what this tenant owns (tenant_may). Administrative sessions
+ * may. Root on the main socket is an ordinary user. */
 bool session_allows(const struct session *c, const struct tenant *owner);
-/* The same if only the owner's user is known: what it is shown then is no more than its own. */
+/* The same if only the owner's user is known: refuses sessions in pods and containers. */
 bool session_allows_user(const struct session *c, uint32_t uid);
 
 #endif

@@ -167,8 +167,8 @@ void import_drop(struct worker *w, struct import *i)
 	imports_close_later(w);
 }
 
-/* An import can be found until it is released: an IPC handle cannot be opened twice, and whoever
- * closes memory may ask when that is. */
+/* An import can be found until it is released: an IPC handle cannot be opened twice, and a
+ * request that closes memory may ask to be told of the release. */
 void import_put(struct worker *w, struct import *i)
 {
 	if (i->users && !--i->users && !i->leaves)

@@ -37,7 +37,7 @@ static void let_import_go(struct worker *w, struct import *i)
 		closing_end(w, i);
 		return;
 	}
-	if (import_find(w, i->address) == i) /* otherwise nobody knew its address */
+	if (import_find(w, i->address) == i) /* otherwise it is not in the table */
 		HASH_DEL(w->imports, i);
 	if (i->kind == SVC_REGION_IPC)
 		error = close_ipc(w, i);
@@ -61,8 +61,8 @@ static bool may_close_all(const struct worker *w, uint64_t now)
 	return !w->stuck && !lendings_stuck(w, now) && now >= w->close_by_ns;
 }
 
-/* Unmapping does not wait for the GPU, and what is in flight uses no memory that was returned: the
- * scheduler returns it when the tasks that use it have ended. */
+/* Unmapping does not wait for the GPU, and tasks in flight use no memory that was returned: the
+ * scheduler returns memory when the tasks that use it have ended. */
 static struct import *closable(const struct worker *w, bool all)
 {
 	struct import *i = w->leaving;

@@ -6,8 +6,8 @@
  *
  *   worker.c         start, loop and sleep
  *   control.c        the supervisor's requests
- *   worker_launch.h         from the queue to the GPU, in order: worker_launch.c; copy.c without
- * NCCL comm_slot.h      communicators: comm_slot.c, their ends in ending.c, reductions in redop.c
+ *   worker_launch.h  from the queue to the GPU, in order: worker_launch.c; copy.c without NCCL
+ *   comm_slot.h      communicators: comm_slot.c, their ends in ending.c, reductions in redop.c
  *   import.h         memory: import.c; range.c for several mappings as one; its release in sweep.c
  *   report.c         messages to the supervisor
  *   probe.c          lists the GPUs, in a process of its own

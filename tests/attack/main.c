@@ -12,9 +12,9 @@
  * entry limits it. The measurement includes the preparation of the attack, and a moment after its
  * processes were killed.
  *
- * The limits are for a quiet machine. On a loaded one, the processes do not get the CPU in time; so
- * this one measures how much too late it wakes from its pauses, and the limits grow by WAKES times
- * the longest delay. --slack multiplies the limits besides. Run the attack "none" first.
+ * The limits are for a quiet machine. On a loaded one, the processes do not get the CPU in time. So
+ * this process measures how late it wakes from its pauses, and the limits grow by WAKES times the
+ * longest delay. --slack also multiplies the limits. Run the attack "none" first.
  *
  * To add an attack, write a function into one of the files attacks_*.c and name it in the table at
  * its end. It prepares, calls attack_ready, and continues until it is killed; refusals by the
@@ -150,7 +150,7 @@ struct outcome {
 	char verdict[256];
 };
 
-/* Returns by how many ms it was too long. */
+/* Returns how many ms the pause was too long. */
 static double pause_and_measure(void)
 {
 	const uint64_t begun = clock_ns();

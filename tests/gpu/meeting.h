@@ -20,12 +20,12 @@ void meeting_close(struct meeting *m);
 ncclsvc_comm *meeting_join(struct client *c, ncclsvc_session *session);
 /* Waits for this rank's stream and for all ranks. */
 void meeting_wait(struct meeting *m);
-/* Sums PART at p over all ranks, in place, until that no longer goes through staging memory. The
- * ranks have met then. */
+/* Sums PART at p over all ranks, in place, until the sum no longer goes through staging memory.
+ * After that, the ranks have met. */
 void meeting_sum(struct meeting *m, CUdeviceptr p);
 /* Sends PART to the next rank and receives it from the previous one. */
 void meeting_pass(struct meeting *m, CUdeviceptr from, CUdeviceptr to);
-/* Uses the begin, the middle and the end of these bytes. */
+/* Uses the beginning, the middle and the end of these bytes. */
 void meeting_use(struct meeting *m, CUdeviceptr p, size_t bytes);
 
 #endif

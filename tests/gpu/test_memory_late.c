@@ -146,7 +146,7 @@ static void free_beside_kernel(struct rank *r, struct buffer *b, int kind)
 	const uint64_t begin = now_ns();
 	for (int i = 0; i < FREES; i++)
 		forget(r, &b[i], LONG, stays ? NCCLSVC_TIMEOUT : NCCLSVC_OK);
-	/* None of them waits for its whole time. */
+	/* No free waits for its whole timeout. */
 	CHECK(now_ns() - begin < limit_ms(LATENCY_MS) * UINT64_C(1000000));
 	lines_reach(r->c->daemon, before + stays * FREES);
 }
@@ -220,7 +220,7 @@ static void worker_rank(struct client *c)
 				     NCCLSVC_TIMEOUT);
 			buffer_free(&b[i]);
 		}
-		/* For all of them together. */
+		/* The time of all frees together. */
 		CHECK(now_ns() - begin <
 		      (FREES * SHORT + limit_ms(LATENCY_MS)) * UINT64_C(1000000));
 		CHECK_EQ(kill(worker, SIGCONT), 0);

@@ -97,7 +97,7 @@ static void use(struct meeting *m, CUdeviceptr p, unsigned k)
 		meeting_pass(m, p, p + PART);
 }
 
-/* Without it, the library finds out later that the memory was freed. */
+/* Without ncclsvc_mem_forget, the library finds out later that the memory was freed. */
 static void forget(struct meeting *m, CUdeviceptr p, unsigned k)
 {
 	if (k % 3)

@@ -415,7 +415,7 @@ struct owned {
 	ncclsvc_unique_id id;
 };
 
-/* Numbers of regions and communicators are a session's own: another's mean nothing. */
+/* Numbers of regions and communicators are a session's own: another session's mean nothing. */
 static void guesses_numbers(struct raw *r, const struct owned *o)
 {
 	const uint32_t handle = o->handle, region = o->region;
@@ -479,7 +479,7 @@ static void tries_to_meddle(struct client *me)
 	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_PERMISSION, "job of user");
 	guesses_numbers(&r, o);
 	raw_close(&r);
-	/* It can inspect, but ids are keys, and names are their user's. */
+	/* It can inspect, but sees neither ids, which are keys, nor other users' names. */
 	ncclsvc_session *s = session_open(me->daemon);
 	ncclsvc_comm_info *list;
 	size_t n;

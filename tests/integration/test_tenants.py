@@ -170,7 +170,7 @@ class PodsTest(Daemon):
         said = self.refused("PERMISSION", other.join, comm_id, 2, 1)
         for words in (f"belongs to user 0 (pod {POD_A})", f"user 0 (pod {POD_B})", "NCCLSVC_ADMIT=user"):
             self.assertIn(words, said)
-        # The creator decides, not the one who wants to be admitted.
+        # The creator decides, not the process that asks to join.
         self.refused("PERMISSION", self.joined, other, self.begin(other, comm_id, 2, 1, ADMIT_ANY))
         second.join(comm_id, 2, 1)
         self.joined(first, waiting)
@@ -183,7 +183,7 @@ class PodsTest(Daemon):
         waiting = self.begin(first, comm_id, 2, 0, ADMIT_USER)
         self.assertIn("NCCLSVC_ADMIT=any", self.refused("PERMISSION", stranger.join, comm_id, 2, 1))
         comm = [other.join(comm_id, 2, 1), self.joined(first, waiting)]
-        # The parts of a split admit the same.
+        # The subcommunicators of a split admit the same tenants.
         sent = [(s, s.send(svc.SPLIT, struct.pack("=IiiIQHHHH48s", c.handle, 0, 0, 0, 0, 0, 0, 0, 0, b"")))
                 for s, c in zip((other, first), comm)]
         parts = {self.joined(s, serial).uid for s, serial in sent}
@@ -201,7 +201,7 @@ class PodsTest(Daemon):
         serials = [(s, s.submit(c, svc.BARRIER)) for s, c in ((stranger, comm), (first, self.joined(first, waiting)))]
         for s, serial in serials:
             s.wait(serial)
-        # A member is shown the names.
+        # Members see the names.
         with self.groups.inside(POD_B):
             (listed,) = self.listed("comms", BOB)["comms"]
         self.assertNotIn("(user", listed["label"])

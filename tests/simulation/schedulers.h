@@ -47,9 +47,9 @@ void trace(uint32_t node, const char *format, ...) __attribute__((format(printf,
 void at_number(uint64_t time, void (*f)(void *arg), uint32_t number, uint32_t other);
 
 void schedulers_begin(uint64_t seed);
-/* Creates the schedulers and sessions; every communicator has that transport of the table. */
+/* Creates the schedulers and sessions; every communicator uses this transport of the table. */
 void nodes_begin(const struct transport *const *table, enum transport_kind kind);
-/* Begins the communicator's epoch on all of its nodes, until then. */
+/* Begins the communicator's epoch on all of its nodes, between these times. */
 void comm_begin(uint32_t comm, uint64_t from, uint64_t until);
 bool comm_spans(uint32_t comm, uint32_t node);
 /* Ends the communicator's epoch on all nodes soon. */
@@ -59,7 +59,7 @@ void node_lose(uint32_t node);
 void node_command(uint32_t node, const struct command *c);
 /* Does everything that the node can do now. */
 void node_turn(uint32_t node);
-/* Gives the node a turn in each interval, until then. */
+/* Gives the node a turn in each interval, until that time. */
 void node_look(uint32_t node, uint64_t interval, uint64_t until);
 /* The queued task with that serial, or NULL. */
 struct task *node_task(uint32_t node, uint32_t comm, uint32_t rank, uint32_t serial);

@@ -164,7 +164,7 @@ static void a_peer_is_in_its_control_group(void **state)
 	close(pair[1]);
 }
 
-/* Pods and containers see themselves alone; all else of a user is one. */
+/* Pods and containers see only themselves; a user's other processes see all of the user's. */
 static void pods_are_confined(void **state)
 {
 	static const char *const paths[] = {"/user.slice/user-7.slice/a", "/batch", "/docker/" ID,

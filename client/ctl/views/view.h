@@ -80,8 +80,8 @@ uint32_t view_member_node(const struct snapshot *s, const ncclsvc_member_info *m
 void view_json_node(const struct snapshot *s, struct json *j, uint32_t node);
 /* "answers": what came of asking the nodes; null if only this daemon was asked. */
 void view_json_answers(const struct view *v, struct json *j);
-/* A sentence for each node that was asked and did not answer; report: those that it names, too,
- * need none. */
+/* Prints a sentence for each node that was asked and did not answer, unless the report already
+ * names that node. */
 void view_silence(const struct view *v, const struct why_report *report);
 /* The last failure was within an hour. */
 bool view_failed_lately(const ncclsvc_daemon_info *d);

@@ -9,7 +9,7 @@
 struct why_fault {
 	struct why_finding f;
 	struct why_path shown[WHY_SHOWN]; /* of the first culprits */
-	size_t nshown, more;		  /* more: ranks that nobody looked at */
+	size_t nshown, more;		  /* more: ranks that were not examined */
 };
 
 /* A finding of the group that names nobody yet. */

@@ -10,11 +10,11 @@
  *   model.c       the layers: forward and backward
  *   fixed.h       sums that have the same bits in any order
  *   text.c        the text and the samples of a step
- *   buffers.c      a rank's buffers, in shared memory or on a GPU
+ *   buffers.c     a rank's buffers, in shared memory or on a GPU
  *   groups.c      its communicators, and how it waits for the others
  *   pipeline.c    the plan of a step, and what each slot of it exchanges
  *   step.c        a step: forward and backward of all layers, and the optimizer
- *   trainer_rank.c        a rank's life, from the connection to the end
+ *   trainer_rank.c  a rank's life, from the connection to the end
  *   checkpoint.c  what survives a crash
  *   launch.c      starts the ranks, and those that died once more
  *   show.c        losses and times

@@ -100,7 +100,7 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 			rank = (int32_t)k;
 	if (rank >= 0)
 		comm_break_for(m, NCCLSVC_CAUSE_NODE_LOST, NCCLSVC_PEER_GONE, rank, (int32_t)node);
-	/* Its coordinator may not have told all nodes who joins which subcommunicator. */
+	/* Its coordinator may not have told all nodes which ranks join which subcommunicator. */
 	const bool lacks = rank >= 0 || m->coordinator == node;
 	if (lacks && m->joining && !m->start && !comm_can_wait(m))
 		comm_fail_joins(m->comms, m, NCCLSVC_PEER_GONE, rank,

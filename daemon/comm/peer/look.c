@@ -77,7 +77,7 @@ bool peer_runs_kernels(const struct communicator *m, uint32_t rank)
 
 /* ---- Records ---- */
 
-/* A record's members are plain, since most records are copies. */
+/* A record's fields are not atomic, since most records are copies. */
 static uint32_t record_load32(const uint32_t *word)
 {
 	return peer_load32((const peer_atomic32 *)word);

@@ -88,8 +88,8 @@ static bool takes_part(const struct communicator *m, uint32_t rank)
 	return comm_takes_part(member) && member->session->id == m->peer->members[rank].session;
 }
 
-/* The first of the other members, or of those that read the log, that has not passed the entry.
- * NULL: all have. */
+/* The first other member that has not passed the entry; NULL: all have. readers: considers only
+ * members that read the log. */
 static const struct session *behind(const struct communicator *m, uint64_t position, bool readers)
 {
 	const struct peer_shares *l = &m->peer->shares;
@@ -198,8 +198,8 @@ static void let_go(struct shared *share)
 	loop_deadline(s->loop, of->deadline.at_ns);
 }
 
-/* A member has passed the entries between these positions, which it unmaps later if that is not
- * NULL: lets go of their shares, and removes the entries that all have passed. */
+/* A member has passed the entries between these positions: releases their shares, and removes the
+ * entries that all have passed. later: the member, if it unmaps the memory only later; or NULL. */
 static void settle(struct communicator *m, uint64_t from, uint64_t to, const struct session *later)
 {
 	struct peer_shares *l = &m->peer->shares;
@@ -290,7 +290,7 @@ static void say_mapped(const struct region_shares *of)
 		 "until pid %d has unmapped them%s",
 		 c->id, c->name, c->pid, (r->bytes + MIB - 1) / MIB, r->device,
 		 other ? other->pid : of->later_pid,
-		 other ? "" : ", which the driver does when none of its kernels runs");
+		 other ? "" : "; the driver does that only while no kernel of that pid runs");
 }
 
 uint64_t shares_expire(struct comms *s, uint64_t now)
@@ -352,8 +352,8 @@ static const struct mapping *region_of(struct session *c, uint32_t serial, uint3
 	return NULL;
 }
 
-/* The owner uses the slot again once it no longer uses the region, whose deletion the scheduler may
- * not have confirmed yet. */
+/* The owner may reuse the slot once it has deleted the region, even if the scheduler has not
+ * confirmed the deletion yet. */
 static bool slot_free(const struct shared *share)
 {
 	return !share || share->of->session->mappings[share->of->region].leaving;

@@ -168,8 +168,7 @@ struct command {
 			uint32_t asker,
 				serial;	 /* session id of the asker; the event returns both */
 			uint32_t uid;	 /* of the asker */
-			uint32_t tenant; /* which may cancel only its own tasks; 0: those of the uid
-					  */
+			uint32_t tenant; /* 0, or the asker may cancel only this tenant's tasks */
 			bool any_user;	 /* it may cancel every user's tasks */
 			int32_t pid;
 			uint32_t kernels; /* operations ended elsewhere, which are added to the

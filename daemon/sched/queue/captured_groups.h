@@ -10,10 +10,10 @@
 
 #include "sched/base/state.h"
 
-/* The task came by socket. It has ended, and is kept as an operation of its captured group. Not OK:
- * it is unchanged, and *text says why. */
+/* Keeps a task that came by socket as an operation of its captured group. The task has ended then.
+ * Not OK: the task is unchanged, and *text says why. */
 int captured_group_keep(struct scheduler *sched, struct task *t, const char **text);
-/* The group of n tasks from the ring waits for the stream. Not OK: it is unchanged. */
+/* Makes the group of n tasks from the ring wait for the stream. Not OK: the group is unchanged. */
 int captured_group_hold(struct scheduler *sched, struct task *first, uint32_t n);
 /* Checks the words. True: a task was submitted. */
 bool captured_groups_poll(struct scheduler *sched);

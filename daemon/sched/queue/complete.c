@@ -211,7 +211,7 @@ static void record_refused(const struct scheduler *sched, const struct member *m
 							      .peer = -1});
 }
 
-/* Captured groups report themselves. */
+/* Captured groups report their refusals themselves. */
 static void send_refusal(struct scheduler *sched, const struct handle *h,
 			 const struct svc_record *r, int result, const char *text)
 {

@@ -10,7 +10,7 @@
  *   - Records disagree (match.c, node_match.c), or all members wait (order.c, deadlock.c). The
  *     matched tasks end before anything runs.
  *   - A member leaves (release_member), or leaves its plan (planned_tasks.c). Its own tasks end at
- * once, and so do the tasks that wait for them.
+ *     once, and so do the tasks that wait for them.
  *   - An epoch ends (release_epoch): a process, worker or node is lost, or an operation failed
  *     while running. Waiting tasks end at once; with members on other nodes, when these have ended
  *     the epoch, too, or EPOCH_OVER or EPOCH_CLOSE later. Tasks running on the host are aborted;

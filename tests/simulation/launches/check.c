@@ -376,7 +376,7 @@ static void check_status(const struct task_plan *t)
 		return;
 	if (!st->result && !t->launched)
 		fail("rank %u of communicator %u succeeds, but was not launched", t->rank, t->comm);
-	/* A deadlock ends what its members wait in, which need not be one operation. */
+	/* A deadlock ends whatever its members wait in, possibly several operations. */
 	if (o && o->failed && st->field != NCCLSVC_FIELD_ORDER &&
 	    o->note.status.field != NCCLSVC_FIELD_ORDER && !ended_early(t) &&
 	    !same_status(st, &o->note.status))

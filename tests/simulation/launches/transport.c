@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Replaces NCCL's transport: launches complete by themselves, and check.c hears of them. What the
- * schedulers decide across nodes passes through here, and mistakes can be planted in it. */
+ * Replaces NCCL's transport: launches complete by themselves, and are reported to check.c. The
+ * schedulers' decisions across nodes pass through here, and mistakes can be planted in them. */
 #include <utlist.h>
 
 #include "launches.h"
