@@ -214,6 +214,16 @@ static bool is_alive(int pidfd)
 	return !syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) || errno == EPERM;
 }
 
+/* A container that has the daemon in it is all that there is. */
+static bool is_own(const struct tenant *t)
+{
+	static struct tenant own;
+	char text[TEXT_BYTES];
+	if (!own.unit[0] && svc_read_text("/proc/self/cgroup", text, sizeof(text)))
+		tenant_of_text(0, text, &own);
+	return !strcmp(t->unit, own.unit);
+}
+
 /* After the file was read, the pidfd shows whether the process still had the pid. */
 void tenant_of_peer(int fd, int32_t pid, uint32_t uid, struct tenant *t,
 		    char cgroup[NCCLSVC_JOB_BYTES])
@@ -226,6 +236,7 @@ void tenant_of_peer(int fd, int32_t pid, uint32_t uid, struct tenant *t,
 	if (pidfd >= 0)
 		close(pidfd);
 	tenant_of_text(uid, text, t);
+	t->confined = t->confined && !is_own(t);
 	svc_cgroup_name(text, cgroup);
 }
 

@@ -17,7 +17,7 @@
 /* A key: zeros follow the text. */
 struct tenant {
 	uint32_t uid;
-	uint32_t confined;	      /* 1: the unit is a pod or a container */
+	uint32_t confined;	      /* 1: the unit is a pod or container without the daemon */
 	char unit[TENANT_UNIT_BYTES]; /* path of a control group; empty: the user alone */
 };
 

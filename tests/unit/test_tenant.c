@@ -152,6 +152,7 @@ static void a_peer_is_in_its_control_group(void **state)
 	text[fread(text, 1, sizeof(text) - 1, f)] = '\0';
 	fclose(f);
 	tenant_of_text(7, text, &own);
+	own.confined = 0; /* the "daemon" is in the same container, if in any */
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
 	tenant_of_peer(pair[0], getpid(), 7, &peer, cgroup);
 	assert_memory_equal(&peer, &own, sizeof(own));
