@@ -84,8 +84,9 @@ static struct communicator *allocate(struct comms *s, const struct account *a, u
 }
 
 struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nranks,
-				 struct account *a, char text[SVC_TEXT_BYTES])
+				 struct account *a, int *result, char text[SVC_TEXT_BYTES])
 {
+	*result = NCCLSVC_LIMIT;
 	if (!account_take(a, SHARE_RANKS, nranks, text))
 		return NULL;
 	if (!take_place(s, a, text)) {
@@ -96,6 +97,7 @@ struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nr
 	if (!m) {
 		account_give(a, SHARE_RANKS, nranks);
 		account_give(a, SHARE_COMMS, 1);
+		*result = NCCLSVC_NO_MEMORY;
 		snprintf(text, SVC_TEXT_BYTES, "the daemon has no memory for a communicator");
 		return NULL;
 	}

@@ -94,9 +94,9 @@ void comm_vacate(struct communicator *m, struct member *member, uint32_t state);
 /* Returns 0 or -ENOMEM; even then, call comm_free_all. */
 int comms_open(struct comms *s);
 /* The account must belong to the communicator's user and already hold something else. Returns NULL
- * if over a limit or out of memory; text says which. */
+ * if over a limit or out of memory: *result and text say which. */
 struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nranks,
-				 struct account *a, char text[SVC_TEXT_BYTES]);
+				 struct account *a, int *result, char text[SVC_TEXT_BYTES]);
 void comm_forget(struct comms *s, struct communicator *m);
 /* The world exists already and nobody holds it. From now on it belongs to this user. */
 void comm_hand_over(struct communicator *m, struct account *a);

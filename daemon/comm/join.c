@@ -141,8 +141,9 @@ static struct communicator *find_or_create(struct comms *s, struct session *c, u
 		comm_forget(s, m);
 		m = NULL;
 	}
-	if (!m && !(m = comm_create(s, j->id, (uint32_t)j->nranks, c->account, text)))
-		session_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT, "%s", text);
+	int result;
+	if (!m && !(m = comm_create(s, j->id, (uint32_t)j->nranks, c->account, &result, text)))
+		session_error(c, SVC_JOIN, serial, result, "%s", text);
 	if (m && !m->occupied && m->account == c->account)
 		m->admit = admit_of(j);
 	return m;

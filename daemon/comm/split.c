@@ -139,8 +139,9 @@ static int join_subcomm(struct comms *s, struct communicator *m, uint32_t rank,
 			 "a member's node was lost before the split was done");
 		return NCCLSVC_PEER_GONE;
 	}
-	if (!subcomm && !(subcomm = comm_create(s, p->id, p->nranks, m->account, text)))
-		return NCCLSVC_LIMIT;
+	int result;
+	if (!subcomm && !(subcomm = comm_create(s, p->id, p->nranks, m->account, &result, text)))
+		return result;
 	subcomm->admit = m->admit;
 	if (subcomm->nranks != p->nranks) {
 		snprintf(text, SVC_TEXT_BYTES, "another communicator has the subcommunicator's id");

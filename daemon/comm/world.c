@@ -68,7 +68,8 @@ int comm_create_world(struct comms *s)
 	}
 	struct account *own = account_get(s->accounts, &(struct tenant){.uid = geteuid()});
 	char text[SVC_TEXT_BYTES] = "out of memory";
-	s->world = own ? comm_create(s, id, ranks, own, text) : NULL;
+	int result;
+	s->world = own ? comm_create(s, id, ranks, own, &result, text) : NULL;
 	if (!s->world) {
 		log_error("cannot create the world communicator: %s", text);
 		errno = ENOMEM;

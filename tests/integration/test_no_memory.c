@@ -92,8 +92,9 @@ static void join_refused(struct raw *r)
 	ncclsvc_unique_id id;
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	const struct svc_join join = raw_join_request(&id, 1, 0);
-	raw_refused(r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_NO_MEMORY,
-		    "the daemon is out of memory");
+	/* Either the reserve is short, or a communicator does not fit into what is left beside it.
+	 */
+	raw_refused(r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_NO_MEMORY, "memory");
 }
 
 static void requests_are_refused_until_there_is_memory(void **state)
