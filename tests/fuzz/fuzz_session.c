@@ -32,11 +32,11 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "callbacks.h"
-#include "fuzz_scheduler.h"
 #include "proto/abi/worker_queue.h"
 #include "proto/fdio.h"
 #include "proto/ring.h"
 #include "server/server_state.h"
+#include "threadless_scheduler.h"
 
 #define REQUIRE(condition)                                                                         \
 	do {                                                                                       \

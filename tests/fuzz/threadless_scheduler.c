@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fuzz_scheduler.h"
+#include "threadless_scheduler.h"
 
 #include <errno.h>
 #include <pthread.h>

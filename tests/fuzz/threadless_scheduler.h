@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The server's scheduler, without a thread of its own. */
-#ifndef FUZZ_SCHEDULER_H
-#define FUZZ_SCHEDULER_H
+#ifndef THREADLESS_SCHEDULER_H
+#define THREADLESS_SCHEDULER_H
 
 #include <stdbool.h>
 
