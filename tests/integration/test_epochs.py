@@ -141,7 +141,9 @@ class Epochs(unittest.TestCase):
         os.kill(first.devices()[1].pid, 9)
         self.comes_to(label, "broken:released", "draining:gpu-lost", "running:started")
         # While a worker is away, the epoch waits for the GPUs. Once it runs, a member ends.
-        os.kill(eventually(lambda: first.devices()[0].pid, "worker"), 9)
+        killed = eventually(lambda: first.devices()[0].pid, "worker")
+        os.kill(killed, 9)
+        eventually(lambda: first.devices()[0].pid != killed, "notice")
         serials = [self.join(s, comm_id, k, device=k) for k, s in enumerate((first, second))]
         first.reply(serials[0])
         second.reply(serials[1])
