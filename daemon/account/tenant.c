@@ -204,7 +204,8 @@ void tenant_of_text(uint32_t uid, const char *text, struct tenant *t)
 
 bool tenant_may(const struct tenant *t, const struct tenant *other)
 {
-	return t->uid == other->uid && (!t->confined || !strcmp(t->unit, other->unit));
+	const bool same = t->confined == other->confined && !strcmp(t->unit, other->unit);
+	return t->uid == other->uid && (!t->confined || same);
 }
 
 /* ---- Processes ---- */
@@ -236,7 +237,8 @@ void tenant_of_peer(int fd, int32_t pid, uint32_t uid, struct tenant *t,
 	if (pidfd >= 0)
 		close(pidfd);
 	tenant_of_text(uid, text, t);
-	t->confined = t->confined && !is_own(t);
+	/* A pod's process may connect and exit, and leave the socket to a child. */
+	t->confined = !text[0] || (t->confined && !is_own(t));
 	svc_cgroup_name(text, cgroup);
 }
 

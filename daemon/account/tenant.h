@@ -17,7 +17,7 @@
 /* A key: zeros follow the text. */
 struct tenant {
 	uint32_t uid;
-	uint32_t confined;	      /* 1: the unit is a pod or container without the daemon */
+	uint32_t confined; /* 1: the unit is a pod or container without the daemon, or not known */
 	char unit[TENANT_UNIT_BYTES]; /* path of a control group; empty: the user alone */
 };
 
@@ -32,8 +32,9 @@ bool tenant_may(const struct tenant *t, const struct tenant *other);
  * A path that does not fit is cut. */
 void tenant_of_text(uint32_t uid, const char *text, struct tenant *t);
 /* The tenant of the process at the other end of the connection, and the name of its control group
- * (svc_cgroup_name). If /proc does not show the process: the user alone, and an empty name. A
- * process that changes its control group afterwards stays in its tenant. */
+ * (svc_cgroup_name). If /proc does not show the process: the user alone, confined, since it may be
+ * in any pod, and an empty name. A process that changes its control group afterwards stays in its
+ * tenant. */
 void tenant_of_peer(int fd, int32_t pid, uint32_t uid, struct tenant *t,
 		    char cgroup[NCCLSVC_JOB_BYTES]);
 

@@ -130,7 +130,8 @@ static uint64_t list_nodes(struct server *s, struct chunk *p, uint64_t from)
 /* A failure's record has only the name of its tenant. */
 static bool may_see(const struct session *asker, const ncclsvc_failure_info *i)
 {
-	const bool own = i->uid == asker->uid && !strcmp(i->tenant, asker->account->name);
+	const bool own =
+		i->uid == asker->uid && i->tenant[0] && !strcmp(i->tenant, asker->account->name);
 	return own || session_allows_user(asker, i->uid);
 }
 

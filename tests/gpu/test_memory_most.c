@@ -10,7 +10,7 @@
 #define WITHIN 10000 /* ms: more than the ranks need to unmap memory */
 #define CHUNKS 30
 
-/* What the GPU has left once NCCL and the driver have what they need. */
+/* Returns the bytes that the GPU has left once NCCL and the driver have what they need. */
 static size_t most(struct meeting *m)
 {
 	struct buffer b;

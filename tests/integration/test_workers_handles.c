@@ -72,7 +72,7 @@ static void steal(struct client *me)
 	CHECK_EQ(setresuid(THIEF, THIEF, THIEF), 0);
 	raw_open(&r, me->daemon);
 	is_refused(&r, region);
-	/* Numbers of the owner's regions, one of which is lent. */
+	/* The owner's regions have these numbers. One region is lent memory. */
 	struct svc_join join = {.nranks = 1, .device = 0};
 	for (join.staging = 1; join.staging <= 3; join.staging++)
 		raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_INVALID_ARGUMENT,

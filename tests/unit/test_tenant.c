@@ -161,6 +161,9 @@ static void a_peer_is_in_its_control_group(void **state)
 	assert_string_equal(peer.unit, "");
 	assert_string_equal(cgroup, "");
 	assert_int_equal(peer.uid, 7);
+	assert_false(tenant_may(&peer, &own)); /* it may have left a pod by its end */
+	assert_false(tenant_may(&peer, &(struct tenant){.uid = 7}));
+	assert_true(tenant_may(&peer, &peer));
 	close(pair[0]);
 	close(pair[1]);
 }
