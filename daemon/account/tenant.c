@@ -18,35 +18,30 @@
 #define TEXT_BYTES   8192
 #define HEX_AT_LEAST 32 /* digits of a container's id */
 
-struct part {
-	const char *at;
-	size_t n;
-};
-
 /* A part of a path, on the way from the root. */
 struct step {
-	struct part part, parent;
+	struct svc_cgroup_part part, parent;
 	bool slurm, kubernetes; /* one of the parts so far, this one included, is Slurm's, or
 				   Kubernetes' */
 };
 
-static bool begins(struct part p, const char *with)
+static bool begins(struct svc_cgroup_part p, const char *with)
 {
 	return p.n >= strlen(with) && !memcmp(p.at, with, strlen(with));
 }
 
-static bool ends(struct part p, const char *with)
+static bool ends(struct svc_cgroup_part p, const char *with)
 {
 	const size_t n = strlen(with);
 	return p.n > n && !memcmp(p.at + p.n - n, with, n);
 }
 
-static bool is(struct part p, const char *text)
+static bool is(struct svc_cgroup_part p, const char *text)
 {
 	return p.n == strlen(text) && begins(p, text);
 }
 
-static bool contains(struct part p, const char *text)
+static bool contains(struct svc_cgroup_part p, const char *text)
 {
 	return memmem(p.at, p.n, text, strlen(text));
 }
@@ -102,12 +97,12 @@ static size_t lxc(const struct step *s)
 }
 
 /* The daemons of container runtimes and of Slurm run others' work below their own units. */
-static bool is_runtime(struct part p)
+static bool is_runtime(struct svc_cgroup_part p)
 {
 	static const char *const names[] = {"containerd", "crio",    "docker", "k3s",
 					    "kubelet",	  "podman",  "rke2",   "slurmd",
 					    "slurmstepd", "dockerd", NULL};
-	const struct part name = {
+	const struct svc_cgroup_part name = {
 		p.at, p.n - (ends(p, ".service") ? strlen(".service") : strlen(".scope"))};
 	for (const char *const *n = names; *n; n++)
 		if (is(name, *n) || (ends(name, *n) && name.at[name.n - strlen(*n) - 1] == '_'))
@@ -136,30 +131,19 @@ static const struct rule {
 
 /* ---- Paths ---- */
 
-static struct part next_part(struct part *path)
-{
-	while (path->n && *path->at == '/')
-		path->at++, path->n--;
-	struct part p = {path->at, 0};
-	while (p.n < path->n && p.at[p.n] != '/')
-		p.n++;
-	path->at += p.n;
-	path->n -= p.n;
-	return p;
-}
-
 /* The start of the path, up to the unit's end. *rule: the rule that found it; NULL: none did. */
-static struct part unit_of(struct part path, const struct rule **rule)
+static struct svc_cgroup_part unit_of(struct svc_cgroup_part path, const struct rule **rule)
 {
 	struct step s = {0};
-	struct part rest = path, runtime = {path.at, 0};
+	struct svc_cgroup_part rest = path, runtime = {path.at, 0};
 	*rule = NULL;
-	for (; (s.part = next_part(&rest)).n; s.parent = s.part) {
+	for (; (s.part = svc_cgroup_next(&rest)).n; s.parent = s.part) {
 		s.slurm |= contains(s.part, "slurm");
 		s.kubernetes |= contains(s.part, "kubepods");
 		for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
 			const size_t n = rules[i].end(&s);
-			const struct part unit = {path.at, (size_t)(s.part.at - path.at) + n};
+			const struct svc_cgroup_part unit = {path.at,
+							     (size_t)(s.part.at - path.at) + n};
 			if (!n)
 				continue;
 			*rule = &rules[i];
@@ -172,7 +156,7 @@ static struct part unit_of(struct part path, const struct rule **rule)
 }
 
 /* With cgroup v1, Slurm creates jobs' groups only in the hierarchies of its controllers. */
-static bool job_of_controllers(const char *text, struct part *unit)
+static bool job_of_controllers(const char *text, struct svc_cgroup_part *unit)
 {
 	static const char *const controllers[] = {"cpuset", "memory", "freezer", "devices"};
 	for (size_t i = 0; i < sizeof(controllers) / sizeof(controllers[0]); i++) {
@@ -180,7 +164,7 @@ static bool job_of_controllers(const char *text, struct part *unit)
 		const struct rule *rule = NULL;
 		const char *at = svc_cgroup_path(text, controllers[i], &length);
 		if (at)
-			*unit = unit_of((struct part){at, (size_t)length}, &rule);
+			*unit = unit_of((struct svc_cgroup_part){at, (size_t)length}, &rule);
 		if (rule && rule->end == slurm_job)
 			return true;
 	}
@@ -192,7 +176,8 @@ void tenant_of_text(uint32_t uid, const char *text, struct tenant *t)
 	int length = 0;
 	const struct rule *rule;
 	const char *at = svc_cgroup_own(text, &length);
-	struct part found, unit = unit_of((struct part){at, (size_t)length}, &rule);
+	struct svc_cgroup_part found,
+		unit = unit_of((struct svc_cgroup_part){at, (size_t)length}, &rule);
 	memset(t, 0, sizeof(*t));
 	t->confined = rule && rule->confines;
 	if (!t->confined && job_of_controllers(text, &found))

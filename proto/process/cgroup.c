@@ -12,15 +12,9 @@
 #define HEX_SHORT    12 /* of a container's id, as docker shows it */
 #define HEX_AT_LEAST 32
 
-/* A part of a path, without its end. */
-struct part {
-	const char *at;
-	size_t n;
-};
-
 /* A line, "NUMBER:CONTROLLERS:PATH": cgroups(7). No controllers: version 2's hierarchy. */
 struct line {
-	struct part controllers, path;
+	struct svc_cgroup_part controllers, path;
 };
 
 /* False: the text is over. A line of another form has an empty path. */
@@ -39,7 +33,7 @@ static bool next_line(const char **text, struct line *line)
 	return true;
 }
 
-static bool is(struct part p, const char *text)
+static bool is(struct svc_cgroup_part p, const char *text)
 {
 	return p.n == strlen(text) && !memcmp(p.at, text, p.n);
 }
@@ -56,9 +50,9 @@ const char *svc_cgroup_path(const char *text, const char *controllers, int *leng
 }
 
 /* The unified hierarchy's path; without it, systemd's own; else the longest. */
-static struct part path_of(const char *text)
+static struct svc_cgroup_part path_of(const char *text)
 {
-	struct part longest = {"", 0}, systemd = {"", 0};
+	struct svc_cgroup_part longest = {"", 0}, systemd = {"", 0};
 	struct line l;
 	while (next_line(&text, &l)) {
 		if (l.path.n > 1 && is(l.controllers, ""))
@@ -73,17 +67,16 @@ static struct part path_of(const char *text)
 
 const char *svc_cgroup_own(const char *text, int *length)
 {
-	const struct part path = path_of(text);
+	const struct svc_cgroup_part path = path_of(text);
 	*length = (int)path.n;
 	return path.at;
 }
 
-/* The part that follows; n is 0 at the end. */
-static struct part next_part(struct part *path)
+struct svc_cgroup_part svc_cgroup_next(struct svc_cgroup_part *path)
 {
 	while (path->n && *path->at == '/')
 		path->at++, path->n--;
-	struct part p = {path->at, 0};
+	struct svc_cgroup_part p = {path->at, 0};
 	while (p.n < path->n && p.at[p.n] != '/')
 		p.n++;
 	path->at += p.n;
@@ -91,12 +84,12 @@ static struct part next_part(struct part *path)
 	return p;
 }
 
-static bool begins(struct part p, const char *with)
+static bool begins(struct svc_cgroup_part p, const char *with)
 {
 	return p.n >= strlen(with) && !memcmp(p.at, with, strlen(with));
 }
 
-static struct part without(struct part p, const char *end)
+static struct svc_cgroup_part without(struct svc_cgroup_part p, const char *end)
 {
 	const size_t n = strlen(end);
 	if (p.n > n && !memcmp(p.at + p.n - n, end, n))
@@ -105,13 +98,13 @@ static struct part without(struct part p, const char *end)
 }
 
 /* Kubernetes: kubepods-burstable-podUID.slice, with '_' for '-', or podUID. n is 0: it is none. */
-static struct part pod_of(struct part p)
+static struct svc_cgroup_part pod_of(struct svc_cgroup_part p)
 {
 	p = without(p, ".slice");
 	for (size_t i = 0; i + 4 <= p.n; i++)
 		if (!memcmp(p.at + i, "pod", 3) && (!i || p.at[i - 1] == '-'))
-			return (struct part){p.at + i + 3, p.n - i - 3};
-	return (struct part){p.at, 0};
+			return (struct svc_cgroup_part){p.at + i + 3, p.n - i - 3};
+	return (struct svc_cgroup_part){p.at, 0};
 }
 
 static bool is_hex(char c)
@@ -120,17 +113,17 @@ static bool is_hex(char c)
 }
 
 /* docker-0123...ef.scope: the id's beginning is enough. */
-static struct part shorter(struct part p)
+static struct svc_cgroup_part shorter(struct svc_cgroup_part p)
 {
-	const struct part s = without(p, ".scope");
+	const struct svc_cgroup_part s = without(p, ".scope");
 	size_t hex = 0;
 	while (hex < s.n && is_hex(s.at[s.n - 1 - hex]))
 		hex++;
-	return hex >= HEX_AT_LEAST ? (struct part){s.at, s.n - hex + HEX_SHORT} : p;
+	return hex >= HEX_AT_LEAST ? (struct svc_cgroup_part){s.at, s.n - hex + HEX_SHORT} : p;
 }
 
 /* Where the process stands within its job, session or container: not what it belongs to. */
-static bool is_detail(struct part p)
+static bool is_detail(struct svc_cgroup_part p)
 {
 	return (p.n == 1 && *p.at == '.') || (p.n == 2 && begins(p, "..")) ||
 	       (p.n == 4 && begins(p, "user")) || begins(p, "task_");
@@ -139,10 +132,10 @@ static bool is_detail(struct part p)
 char *svc_cgroup_name(const char *text, char name[NCCLSVC_JOB_BYTES])
 {
 	char found[TEXT_BYTES] = "";
-	struct part path = path_of(text), p, job = {"", 0}, last = {"", 0};
+	struct svc_cgroup_part path = path_of(text), p, job = {"", 0}, last = {"", 0};
 	bool kubernetes = false;
-	while ((p = next_part(&path)).n) {
-		const struct part pod = pod_of(p);
+	while ((p = svc_cgroup_next(&path)).n) {
+		const struct svc_cgroup_part pod = pod_of(p);
 		kubernetes |= memmem(p.at, p.n, "kubepods", strlen("kubepods")) != NULL;
 		if (begins(p, "job_"))
 			job = p;

@@ -4,6 +4,7 @@
 #define PROTO_CGROUP_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
 #include "ncclsvc_types.h"
@@ -21,5 +22,14 @@ const char *svc_cgroup_path(const char *text, const char *controllers, int *leng
 /* The path in the hierarchy that says most about the process: version 2's, or else systemd's, or
  * else the longest. Not terminated; the length is 0 if there is none. */
 const char *svc_cgroup_own(const char *text, int *length);
+
+/* A path, or one name in it. Not terminated. */
+struct svc_cgroup_part {
+	const char *at;
+	size_t n;
+};
+
+/* Takes the first name off the path. Its n is 0 at the path's end. */
+struct svc_cgroup_part svc_cgroup_next(struct svc_cgroup_part *path);
 
 #endif
