@@ -157,7 +157,7 @@ void why_says(const struct daemon *d, const char *text)
 		check_failed(__FILE__, __LINE__, "why does not say \"%s\": %s", text, out);
 }
 
-static int open_fds(int pid)
+int open_fds(int pid)
 {
 	char path[64];
 	int n = 0;

@@ -56,4 +56,7 @@ void worker_fds_note(const struct daemon *d, struct worker_fds *w);
 /* Checks that no worker that still runs has more open fds than before. */
 void worker_fds_check(const struct daemon *d, const struct worker_fds *before);
 
+/* The number of file descriptors that the process has open. */
+int open_fds(int pid);
+
 #endif

@@ -120,15 +120,21 @@ static void killed_rank(struct client *c)
 	meeting_close(&m);
 }
 
+/* Rank 1 is stopped when rank 0 frees. */
+static void start_and_stop(struct daemon *d, struct client ranks[2], client_main *main)
+{
+	kernels_daemon_start(d);
+	clients_start(ranks, 2, d, main, NULL);
+	hear_all(ranks, 2, READY);
+	process_stop(ranks[1].pid);
+	say(&ranks[0], GO);
+}
+
 static void test_killed(void)
 {
 	struct daemon d;
 	struct client ranks[2];
-	kernels_daemon_start(&d);
-	clients_start(ranks, 2, &d, killed_rank, NULL);
-	hear_all(ranks, 2, READY);
-	process_stop(ranks[1].pid);
-	say(&ranks[0], GO);
+	start_and_stop(&d, ranks, killed_rank);
 	sleep_ms(100); /* it frees meanwhile */
 	client_kill(&ranks[1]);
 	ranks_end(ranks, 1);
@@ -271,11 +277,7 @@ static void test_dropin(void)
 {
 	struct daemon d;
 	struct client ranks[2];
-	kernels_daemon_start(&d);
-	clients_start(ranks, 2, &d, dropin_rank, NULL);
-	hear_all(ranks, 2, READY);
-	process_stop(ranks[1].pid);
-	say(&ranks[0], GO);
+	start_and_stop(&d, ranks, dropin_rank);
 	CHECK_EQ(hear(&ranks[0]), READY);
 	lines_reach(&d, FREES);
 	CHECK_EQ(kill(ranks[1].pid, SIGCONT), 0);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Many rounds of allocating memory, using it and freeing it leave nothing behind in any process:
  * no descriptors, no mappings, no memory. */
-#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,19 +31,6 @@ struct held {
 	long anon_kib;
 };
 
-static int count_fds(pid_t pid)
-{
-	char path[64];
-	int n = 0;
-	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
-	DIR *dir = opendir(path);
-	CHECK(dir);
-	for (struct dirent *e; (e = readdir(dir));)
-		n += e->d_name[0] != '.';
-	closedir(dir);
-	return n;
-}
-
 /* Returns the file's number of lines, and the number behind a key in one of them. */
 static int read_lines(pid_t pid, const char *file, const char *key, long *value)
 {
@@ -62,7 +48,7 @@ static int read_lines(pid_t pid, const char *file, const char *key, long *value)
 
 static void look(struct held *h)
 {
-	h->fds = count_fds(h->pid);
+	h->fds = open_fds(h->pid);
 	h->maps = read_lines(h->pid, "maps", NULL, NULL);
 	read_lines(h->pid, "status", "RssAnon:", &h->anon_kib);
 }
