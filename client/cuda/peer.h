@@ -140,8 +140,33 @@ void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
 void peers_close(ncclsvc_session *s);
 void peer_modules_unload(struct gpu *g);
 
-/* Gives a communicator without kernels the streams and events that captures need. Locked. */
+/* ---- capture.c: what a communicator needs on streams. Locked. ---- */
+
+/* A member's part with its lock, and nothing else. NULL: out of memory. */
+struct peer *peer_allocate(void);
+/* Gets context, streams, events, and if wanted, kernels. */
+bool peer_prepare_gpu(ncclsvc_session *s, struct peer *p, int device, bool kernels);
+/* Gives a communicator without kernels the streams and events that captures need. */
 ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm);
+/* Whether nothing of it runs; asks the GPU if nothing else reports the end. */
+bool peer_becomes_quiet(struct peer *p);
+/* Frees the parts of which nothing runs any more, or can be launched. */
+void peers_kept_sweep(void);
+/* Whether any part that is kept uses the session's kernels. */
+bool peers_kept_use(const struct gpu *g);
+
+/* ---- peer_memory.c ---- */
+
+/* Maps the other members' staging memory, and all control blocks. Not locked; yields. */
+ncclsvc_result peer_map_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer *p);
+/* Unmaps and frees all that it has. */
+void peer_destroy(struct peer *p);
+
+/* ---- peer_module.c ---- */
+
+/* The device's kernels, loaded at first use. The context must be current. Locked. */
+const struct peer_module *peer_module_of(struct gpu *g, int device);
+void peer_module_unload(const struct cuda *cuda, struct peer_module *m);
 
 /* ---- peer_kernel.c ---- */
 

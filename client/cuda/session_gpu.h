@@ -12,6 +12,8 @@
  *   memory shared with other ranks: shares.c, imports.c
  *   NCCL operations in graphs: captured_group.c
  *   what streams do for tasks: stream_ops.c
+ *   what a member's kernels share, and their code: peer_memory.c, peer_module.c
+ *   the life of streams and events: capture.c
  *   a member's part, from JOIN to LEAVE: peer.c
  *   submission, and the end: session_gpu.c
  */
