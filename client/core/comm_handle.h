@@ -24,8 +24,8 @@ struct ncclsvc_comm {
 	_Atomic uint64_t timeout_ns;
 	uint64_t seq;	      /* number of the next task in this epoch */
 	uint64_t collectives; /* number of collectives in this epoch */
-	/* The memory that its kernels share (cuda/peer.h), and the largest operation, in bytes,
-	 * that they do. */
+	/* The memory that its kernels share (cuda/direct/peer.h), and the largest operation, in
+	 * bytes, that they do. */
 	struct peer *peer;
 	uint32_t peer_bytes;
 	struct peer *bare; /* what CUDA graphs need if there are no kernels; NULL: none */

@@ -26,7 +26,7 @@ struct op {
 	bool detached;		    /* the stream does not wait for it */
 	uint64_t planned;	    /* 0: not planned; otherwise grows in the order of groups */
 	uint16_t region_entries[2]; /* of its regions in the table, from 1; 0: none */
-	uint64_t shares[2];	    /* with other ranks (cuda/shares.c); 0: none */
+	uint64_t shares[2];	    /* with other ranks (cuda/direct/shares.c); 0: none */
 	bool unshared;		    /* its buffers cannot be shared */
 	/* If a kernel does the operation: which kernel, how many earlier operations share it, and
 	 * its number among the communicator's. */
@@ -42,7 +42,7 @@ struct op {
 	uint32_t kernel_seq, coll_seq, message; /* 0: the operation is in a graph */
 	uint32_t newest_coll_seq;		/* of the communicator */
 	bool captured;				/* its stream is being captured into a graph */
-	bool stream_started;	     /* its stream starts the operation (cuda/captured_group.h) */
+	bool stream_started; /* its stream starts the operation (cuda/capture/captured_group.h) */
 	uint32_t captured_group;     /* its number, if it is in one or started like one */
 	struct captured_group *kept; /* for a graph */
 	uint64_t operation,

@@ -5,14 +5,14 @@
 #include <sys/socket.h>
 
 #include "base/error.h"
-#include "captured_group.h"
 #include "core/comm_handle.h"
 #include "core/op.h"
 #include "core/session_handle.h"
+#include "cuda/capture/capture_graph.h"
+#include "cuda/capture/captured_group.h"
+#include "cuda/direct/shares.h"
 #include "gpu_state.h"
-#include "peer_graph.h"
 #include "proto/names.h"
-#include "shares.h"
 
 /* Finds who starts the operation: its stream's timeline, the stream itself, or a graph. */
 static ncclsvc_result stream_prepare(ncclsvc_session *s, struct gpu *g, struct op *op,

@@ -7,14 +7,9 @@
  *   lent memory, allocations, operations' buffers: lend.c, device_memory.c, device_buffers.c
  *   memory that is freed: device_forget.c
  *   streams and their timelines: page.c, stream.c
- *   the order of operations in CUDA graphs: peer_graph.c
- *   kernels and how they end: peer_messages.c, peer_kernel.c, peer_task.c, peer_submit.c
- *   memory shared with other ranks: shares.c, imports.c
- *   NCCL operations in graphs: captured_group.c
+ *   operations in CUDA graphs, and the order of all operations on streams: capture/
+ *   kernels of the direct transport: direct/
  *   what streams do for tasks: stream_ops.c
- *   what a member's kernels share, and their code: peer_memory.c, peer_module.c
- *   the life of streams and events: capture.c
- *   a member's part, from JOIN to LEAVE: peer.c
  *   submission, and the end: session_gpu.c
  */
 #ifndef CLIENT_CUDA_SESSION_GPU_H

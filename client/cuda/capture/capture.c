@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The life of what a communicator needs on streams in one epoch. */
+#include "capture.h"
+#include "capture_graph.h"
 #include "captured_group.h"
-#include "peer_graph.h"
 
 #include <stdlib.h>
 

@@ -10,7 +10,7 @@
 #include "core/comm_handle.h"
 #include "core/op.h"
 #include "core/task_slot.h"
-#include "gpu_state.h"
+#include "cuda/gpu_state.h"
 #include "proto/abi/peer_abi.h"
 
 #define WARP 32
@@ -139,21 +139,6 @@ void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
 /* Closes the parts of all communicators when the session closes. */
 void peers_close(ncclsvc_session *s);
 void peer_modules_unload(struct gpu *g);
-
-/* ---- capture.c: what a communicator needs on streams. Locked. ---- */
-
-/* A member's part with its lock, and nothing else. NULL: out of memory. */
-struct peer *peer_allocate(void);
-/* Gets context, streams, events, and if wanted, kernels. */
-bool peer_prepare_gpu(ncclsvc_session *s, struct peer *p, int device, bool kernels);
-/* Gives a communicator without kernels the streams and events that captures need. */
-ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm);
-/* Whether nothing of it runs; asks the GPU if nothing else reports the end. */
-bool peer_becomes_quiet(struct peer *p);
-/* Frees the parts of which nothing runs any more, or can be launched. */
-void peers_kept_sweep(void);
-/* Whether any part that is kept uses the session's kernels. */
-bool peers_kept_use(const struct gpu *g);
 
 /* ---- peer_memory.c ---- */
 

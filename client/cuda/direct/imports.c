@@ -15,7 +15,7 @@
 #include "core/call.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
-#include "peer_graph.h"
+#include "cuda/capture/capture_graph.h"
 #include "shares.h"
 
 #define ANSWER_MS  2000

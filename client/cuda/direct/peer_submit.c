@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
-#include "peer_graph.h"
+#include "cuda/capture/capture_graph.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "proto/task.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The memory that a member's kernels share with other ranks: all ranks' staging memory and control
  * blocks. */
-#include "captured_group.h"
-#include "peer_graph.h"
+#include "cuda/capture/capture_graph.h"
+#include "cuda/capture/captured_group.h"
 #include "shares.h"
 
 #include <sys/mman.h>

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "capture_graph.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
-#include "peer_graph.h"
 
 ncclsvc_result peer_cannot_detach(void)
 {

@@ -2,7 +2,7 @@
  * The kernels' code, one set for each device. */
 #include <stdlib.h>
 
-#include "gpu_state.h"
+#include "cuda/gpu_state.h"
 #include "kernels/image.h"
 #include "peer.h"
 

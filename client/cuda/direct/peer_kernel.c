@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From operations to kernels: which kernel, its shape, and its argument. */
 #include "core/comm_handle.h"
-#include "peer_graph.h"
+#include "cuda/capture/capture_graph.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "proto/task.h"

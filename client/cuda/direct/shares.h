@@ -4,7 +4,7 @@
 #ifndef CLIENT_CUDA_SHARES_H
 #define CLIENT_CUDA_SHARES_H
 
-#include "gpu_state.h"
+#include "cuda/gpu_state.h"
 
 struct importer; /* the session's thread */
 struct peer;

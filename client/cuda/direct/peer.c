@@ -2,8 +2,9 @@
  * The memory and kernels that a member shares with others, from JOIN to LEAVE. The kernels are
  * loaded and the staging memory is mapped before JOIN, because neither may happen while a peer's
  * kernel waits. */
-#include "captured_group.h"
-#include "peer_graph.h"
+#include "cuda/capture/capture.h"
+#include "cuda/capture/capture_graph.h"
+#include "cuda/capture/captured_group.h"
 #include "shares.h"
 
 #include <stdlib.h>

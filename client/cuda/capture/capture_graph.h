@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * CUDA graphs that contain a communicator's operations, and the order of all its operations on
  * streams, in graphs and outside. */
-#ifndef CLIENT_CUDA_PEER_GRAPH_H
-#define CLIENT_CUDA_PEER_GRAPH_H
+#ifndef CLIENT_CUDA_CAPTURE_GRAPH_H
+#define CLIENT_CUDA_CAPTURE_GRAPH_H
 
-#include "peer.h"
+#include "cuda/direct/peer.h"
 
 /* A graph into which the communicator's kernels were captured. Its user object keeps this record
  * alive. */

@@ -3,13 +3,13 @@
  * group on one communicator are a captured group, which the daemon keeps (proto/wire_task.h). A
  * graph node writes the group's number to a word that the daemon watches, waits until the GPU has
  * run the operations, and clears the word again. One timeline serves a member for a whole epoch,
- * because its graphs run one after the other (peer_graph.c). While such graphs exist, NCCL
+ * because its graphs run one after the other (capture_graph.c). While such graphs exist, NCCL
  * operations submitted outside graphs go the same way, so that the streams determine the order of
  * all of them. */
 #ifndef CLIENT_CUDA_CAPTURED_GROUP_H
 #define CLIENT_CUDA_CAPTURED_GROUP_H
 
-#include "peer.h"
+#include "cuda/direct/peer.h"
 
 /* Whether a graph with captured groups can still be launched. */
 static inline bool captured_groups_live(const struct peer *p)

@@ -6,10 +6,10 @@
 #include "base/deadline_clock.h"
 #include "base/error.h"
 #include "base/session_memory.h"
+#include "capture_graph.h"
 #include "core/call.h"
 #include "core/session_handle.h"
 #include "core/session_timeline.h"
-#include "peer_graph.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 
