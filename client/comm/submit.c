@@ -18,6 +18,7 @@
 #include "cuda/capture/capture.h"
 #include "cuda/capture/capture_graph.h"
 #include "cuda/capture/captured_group.h"
+#include "cuda/direct/peer.h"
 #include "cuda/direct/shares.h"
 #include "cuda/session_gpu.h"
 #include "proto/names.h"
@@ -295,14 +296,14 @@ static ncclsvc_result launch_kernels(ncclsvc_session *s, struct op *ops, unsigne
 	join_kernels(ops, n);
 	for (unsigned i = 0; i < n; i++) {
 		enter(s, &ops[i], 0);
-		ops[i].peer->refs++;
+		ops[i].capture->refs++;
 	}
 	dispatch_tick(s);
 	session_unlock(s);
 	ncclsvc_result r = put_kernels(ops, n, peer_launch);
 	session_lock(s);
 	for (unsigned i = 0; i < n; i++)
-		peer_unref(ops[i].peer);
+		capture_unref(ops[i].capture);
 	return r;
 }
 
@@ -313,8 +314,8 @@ static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ri
 	ncclsvc_result r = NCCLSVC_OK;
 	join_kernels(ops + in_ring, kernels);
 	for (unsigned i = 0; i < n; i++) {
-		ops[i].peer = comm_captures(ops[i].comm);
-		ops[i].peer->refs++;
+		ops[i].capture = ops[i].comm->capture;
+		ops[i].capture->refs++;
 		if (ops[i].task)
 			*ops[i].task = 0;
 	}
@@ -328,7 +329,7 @@ static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ri
 		r = captured_groups_capture(ops, in_ring, CAPTURED_GROUP_END);
 	session_lock(s);
 	for (unsigned i = 0; i < n; i++)
-		peer_unref(ops[i].peer);
+		capture_unref(ops[i].capture);
 	return r;
 }
 
@@ -345,7 +346,7 @@ static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned
 	all -= alone;
 	ncclsvc_result r = n ? captured_groups_check(s, ops, n) : NCCLSVC_OK;
 	for (unsigned i = 0; !r && i < n; i++)
-		r = peer_bare(s, ops[i].comm);
+		r = capture_open(s, ops[i].comm);
 	if (!r && n)
 		r = captured_groups_keep(s, ops, n);
 	if (r)

@@ -38,7 +38,7 @@ struct op {
 	bool beside_nccl;     /* on the side stream, beside the group's NCCL operations */
 	uint8_t blocks;
 	uint16_t threads;
-	struct peer *peer;
+	struct capture *capture;
 	uint32_t kernel_seq, coll_seq, message; /* 0: the operation is in a graph */
 	uint32_t newest_coll_seq;		/* of the communicator */
 	bool captured;				/* its stream is being captured into a graph */

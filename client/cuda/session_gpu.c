@@ -10,6 +10,7 @@
 #include "core/session_handle.h"
 #include "cuda/capture/capture_graph.h"
 #include "cuda/capture/captured_group.h"
+#include "cuda/direct/peer.h"
 #include "cuda/direct/shares.h"
 #include "gpu_state.h"
 #include "proto/names.h"
@@ -26,7 +27,7 @@ static ncclsvc_result stream_prepare(ncclsvc_session *s, struct gpu *g, struct o
 		return r;
 	op->push = st.push;
 	op->captured = st.captured;
-	op->stream_started = !st.captured && captured_groups_due(s, comm_captures(comm), g->clock);
+	op->stream_started = !st.captured && captured_groups_due(s, comm->capture, g->clock);
 	if (op->stream_started && op->planned)
 		return error_set(
 			NCCLSVC_UNSUPPORTED,
@@ -34,7 +35,7 @@ static ncclsvc_result stream_prepare(ncclsvc_session *s, struct gpu *g, struct o
 			"communicator for plans while these graphs exist",
 			svc_op_name(op->record.op), comm->label);
 	if (op->captured && op->detached)
-		return peer_cannot_detach();
+		return capture_cannot_detach();
 	if (op->captured) /* drivers before 12.5 cannot tell its GPU during a capture */
 		return op->planned || op->record.flags & SVC_TASK_AGREE ? stream_captured()
 									: NCCLSVC_OK;

@@ -1,139 +1,134 @@
-/* SPDX-License-Identifier: Apache-2.0
- * The life of what a communicator needs on streams in one epoch. */
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "capture.h"
-#include "capture_graph.h"
-#include "captured_group.h"
 
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "capture_graph.h"
+#include "captured_group.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
+#include "cuda/direct/peer.h"
 
 /* ---- Epochs that are over ---- */
 
-static bool is_quiet(const struct peer *p)
+bool capture_is_quiet(struct capture *c)
 {
-	if (atomic_load_explicit(&p->failed,
-				 memory_order_relaxed)) /* nothing was launched after that kernel */
-		return !p->any || peer_reached(p->over, p->latest) ||
-		       peer_blocks_completed(p, p->latest, p->blocks);
-	return !p->kernel_seq || peer_reached(p->over, p->kernel_seq);
+	return (!c->peer || peer_is_quiet(c->peer)) &&
+	       (!c->groups.timeline || capture_order_reached(c));
 }
 
-/* Asks the GPU if nothing else reports the end, and checks that streams are done with
- * captured groups. */
-bool peer_becomes_quiet(struct peer *p)
+static void streams_free(struct capture *c)
 {
-	if (p->control && !is_quiet(p))
-		peer_ask(p);
-	return (!p->control || is_quiet(p)) && (!p->captured_timeline || peer_order_reached(p));
+	const struct cuda *cuda = c->cuda;
+	if (!c->context)
+		return;
+	if (!cuda_push(cuda, c->context)) {
+		if (c->side_stream)
+			cuda->cuStreamDestroy(c->side_stream);
+		if (c->input)
+			cuda->cuEventDestroy(c->input);
+		if (c->order)
+			cuda->cuEventDestroy(c->order);
+		cuda_pop(cuda, c->context);
+	}
+	cuda->cuDevicePrimaryCtxRelease(c->device);
 }
 
-static void release(struct peer *p)
+static void release(struct capture *c)
 {
-	const int mode = relaxed_begin(p->cuda);
-	peer_destroy(p);
-	relaxed_end(p->cuda, mode);
-	pthread_mutex_destroy(&p->turn);
-	pthread_cond_destroy(&p->turned);
-	free(p);
+	const int mode = relaxed_begin(c->cuda);
+	peer_free(c->peer);
+	streams_free(c);
+	capture_graphs_sweep(c);
+	captured_groups_free(c);
+	relaxed_end(c->cuda, mode);
+	pthread_mutex_destroy(&c->turn);
+	free(c);
 }
 
-/* Parts whose kernels are still queued on a stream, or whose graphs may still be launched. They
+/* Those whose operations are still queued on a stream, or whose graphs may still be launched. They
  * belong to all sessions, including closed ones. */
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct peer *kept;
+static struct capture *kept;
 
-static void unused(struct peer *p)
+static void unused(struct capture *c)
 {
-	if (!peer_graphs_live(p) && peer_becomes_quiet(p)) {
-		release(p);
+	if (!capture_graphs_live(c) && capture_is_quiet(c)) {
+		release(c);
 		return;
 	}
 	pthread_mutex_lock(&kept_lock);
-	p->next = kept;
-	kept = p;
+	c->next = kept;
+	kept = c;
 	pthread_mutex_unlock(&kept_lock);
 }
 
-void peers_kept_sweep(void)
+void captures_sweep(void)
 {
 	pthread_mutex_lock(&kept_lock);
-	for (struct peer **link = &kept, *p; (p = *link);) {
-		if (peer_graphs_live(p) || !peer_becomes_quiet(p)) {
-			link = &p->next;
+	for (struct capture **link = &kept, *c; (c = *link);) {
+		if (capture_graphs_live(c) || !capture_is_quiet(c)) {
+			link = &c->next;
 			continue;
 		}
-		*link = p->next;
-		release(p);
+		*link = c->next;
+		release(c);
 	}
 	pthread_mutex_unlock(&kept_lock);
 }
 
-bool peers_kept_use(const struct gpu *g)
+bool captures_use(const struct gpu *g)
 {
 	bool any = false;
 	pthread_mutex_lock(&kept_lock);
-	for (const struct peer *p = kept; p; p = p->next)
-		any = any || (g->modules && p->module >= g->modules &&
-			      p->module < g->modules + GPU_DEVICES);
+	for (const struct capture *c = kept; c; c = c->next)
+		any = any || (g->modules && c->peer && c->peer->module >= g->modules &&
+			      c->peer->module < g->modules + GPU_DEVICES);
 	pthread_mutex_unlock(&kept_lock);
 	return any;
 }
 
 /* ---- New epochs ---- */
 
-bool peer_prepare_gpu(ncclsvc_session *s, struct peer *p, int device, bool kernels)
+static bool streams_create(struct capture *c, int device)
 {
-	struct gpu *g = s->gpu;
-	p->cuda = g->cuda;
-	if (cuda_device(g->cuda, device, &p->device))
+	const struct cuda *cuda = c->cuda;
+	if (cuda_device(cuda, device, &c->device))
 		return false;
-	if (g->cuda->cuDevicePrimaryCtxRetain(&p->context, p->device))
-		p->context = NULL;
-	if (!p->context || cuda_push(g->cuda, p->context))
+	if (cuda->cuDevicePrimaryCtxRetain(&c->context, c->device))
+		c->context = NULL;
+	if (!c->context || cuda_push(cuda, c->context))
 		return false;
-	if (kernels)
-		p->module = peer_module_of(g, device);
-	const bool good = (p->module || !kernels) &&
-			  !g->cuda->cuStreamCreate(&p->asking, CU_STREAM_NON_BLOCKING) &&
-			  !g->cuda->cuStreamCreate(&p->side_stream, CU_STREAM_NON_BLOCKING) &&
-			  !g->cuda->cuEventCreate(&p->input, CU_EVENT_DISABLE_TIMING) &&
-			  !g->cuda->cuEventCreate(&p->fork, CU_EVENT_DISABLE_TIMING) &&
-			  !g->cuda->cuEventCreate(&p->order, CU_EVENT_DISABLE_TIMING);
-	cuda_pop(g->cuda, p->context);
+	const bool good = !cuda->cuStreamCreate(&c->side_stream, CU_STREAM_NON_BLOCKING) &&
+			  !cuda->cuEventCreate(&c->input, CU_EVENT_DISABLE_TIMING) &&
+			  !cuda->cuEventCreate(&c->order, CU_EVENT_DISABLE_TIMING);
+	cuda_pop(cuda, c->context);
 	return good;
 }
 
-struct peer *peer_allocate(void)
+ncclsvc_result capture_new(ncclsvc_session *s, int device, struct capture **capture)
 {
-	struct peer *p = calloc(1, sizeof(*p));
-	if (!p)
-		return NULL;
-	pthread_mutex_init(&p->turn, NULL);
-	pthread_cond_init(&p->turned, NULL);
-	p->refs = 1;
-	p->unused = unused;
-	return p;
-}
-
-ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm)
-{
-	if (comm_captures(comm))
-		return NCCLSVC_OK;
-	struct peer *p = peer_allocate();
-	if (!p)
+	struct capture *c = calloc(1, sizeof(*c));
+	if (!c)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	p->own.generation = s->generation;
-	const int mode = relaxed_begin(s->gpu->cuda);
-	const bool good = peer_prepare_gpu(s, p, comm->device, false);
-	relaxed_end(s->gpu->cuda, mode);
+	pthread_mutex_init(&c->turn, NULL);
+	c->refs = 1;
+	c->unused = unused;
+	c->cuda = s->gpu->cuda;
+	c->generation = s->generation;
+	const int mode = relaxed_begin(c->cuda);
+	const bool good = streams_create(c, device);
+	relaxed_end(c->cuda, mode);
 	if (good) {
-		comm->bare = p;
+		*capture = c;
 		return NCCLSVC_OK;
 	}
-	peer_unref(p);
-	return error_set(NCCLSVC_SYSTEM, "cannot create streams and events on GPU %d",
-			 comm->device);
+	capture_unref(c);
+	return error_set(NCCLSVC_SYSTEM, "cannot create streams and events on GPU %d", device);
+}
+
+ncclsvc_result capture_open(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	return comm->capture ? NCCLSVC_OK : capture_new(s, comm->device, &comm->capture);
 }

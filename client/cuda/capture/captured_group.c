@@ -8,6 +8,7 @@
 #include "base/session_memory.h"
 #include "capture_graph.h"
 #include "core/call.h"
+#include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "core/session_timeline.h"
 #include "proto/names.h"
@@ -17,7 +18,7 @@
  * object holds it. */
 struct captured_group {
 	struct captured_group *next;
-	struct peer *peer;
+	struct capture *capture;
 	uint32_t number;
 	atomic_bool gone; /* the graph is gone */
 	bool forgotten;	  /* the daemon is gone, or has forgotten the group */
@@ -52,10 +53,10 @@ static unsigned run_of(const struct op *ops, unsigned n)
 }
 
 /* How many operations outside graphs wait for their streams to start them, or run. */
-static uint32_t pending_on(const ncclsvc_session *s, const struct peer *p)
+static uint32_t pending_on(const ncclsvc_session *s, const struct capture *c)
 {
 	/* Timelines of another connection belong to other streams. */
-	const uint32_t timeline = p->own.generation == s->generation ? p->captured_timeline : 0;
+	const uint32_t timeline = c->generation == s->generation ? c->groups.timeline : 0;
 	return timeline && s->timelines[timeline]->pending ? tasks_on_timeline(s, timeline) : 0;
 }
 
@@ -65,83 +66,86 @@ static uint32_t pending_on(const ncclsvc_session *s, const struct peer *p)
 static void captured_group_gone(void *arg)
 {
 	struct captured_group *group = arg;
-	struct peer *p = group->peer;
+	struct capture *c = group->capture;
 	atomic_store_explicit(&group->gone, true, memory_order_release);
-	atomic_fetch_add_explicit(&p->captured_groups_gone, 1,
-				  memory_order_release); /* this may be the last reference to p */
+	atomic_fetch_add_explicit(&c->groups.gone, 1,
+				  memory_order_release); /* this may be the last reference to c */
 }
 
 static void unpin(ncclsvc_session *s, struct captured_group *group)
 {
 	/* Numbers of another connection name other regions. */
-	for (unsigned i = 0; i < group->nentries && group->peer->own.generation == s->generation;
+	for (unsigned i = 0; i < group->nentries && group->capture->generation == s->generation;
 	     i++)
 		device_entry_unpin(s, group->entries[i]);
 	group->nentries = 0;
 	group->forgotten = true;
 }
 
-bool captured_groups_due(ncclsvc_session *s, struct peer *p, uint64_t clock)
+bool captured_groups_due(ncclsvc_session *s, struct capture *c, uint64_t clock)
 {
-	if (!p || p->due_clock == clock)
-		return p && p->due;
-	if (p->captured_groups_swept !=
-	    atomic_load_explicit(&p->captured_groups_gone, memory_order_acquire))
-		captured_groups_sweep(s, p);
-	p->due_clock = clock;
-	p->due = captured_groups_live(p) || pending_on(s, p);
-	return p->due;
+	if (!c || c->groups.due_clock == clock)
+		return c && c->groups.due;
+	if (c->groups.swept != atomic_load_explicit(&c->groups.gone, memory_order_acquire))
+		captured_groups_sweep(s, c);
+	c->groups.due_clock = clock;
+	c->groups.due = captured_groups_live(c) || pending_on(s, c);
+	return c->groups.due;
 }
 
 #define UNANSWERED_MAX 64
 
-void captured_groups_sweep(ncclsvc_session *s, struct peer *p)
+void captured_groups_sweep(ncclsvc_session *s, struct capture *c)
 {
 	/* If the socket has no room for a deletion, a later sweep sends it; also if its answer
 	 * could take the room of an operation's answer, for which the daemon does not wait. */
-	for (struct captured_group **link = &p->captured_groups, *group; (group = *link);) {
+	for (struct captured_group **link = &c->groups.first, *group; (group = *link);) {
 		if (!atomic_load_explicit(&group->gone, memory_order_acquire)) {
 			link = &group->next;
 			continue;
 		}
-		if (!group->forgotten && p->own.generation == s->generation && !s->lost &&
+		if (!group->forgotten && c->generation == s->generation && !s->lost &&
 		    (s->forgotten >= UNANSWERED_MAX ||
 		     !call_forget(s, SVC_CAPTURED_GROUP_DEL,
-				  &(struct svc_captured_group_del){.timeline = p->captured_timeline,
+				  &(struct svc_captured_group_del){.timeline = c->groups.timeline,
 								   .value = group->number})))
 			return;
 		unpin(s, group);
 		*link = group->next;
 		free(group);
-		p->captured_groups_swept++;
+		c->groups.swept++;
 	}
 }
 
-void captured_groups_forget(ncclsvc_session *s, struct peer *p)
+void captured_groups_forget(ncclsvc_session *s, struct capture *c)
 {
-	for (struct captured_group *group = p->captured_groups; group; group = group->next)
+	for (struct captured_group *group = c->groups.first; group; group = group->next)
 		if (!group->forgotten)
 			unpin(s, group);
 }
 
-void captured_groups_free(struct peer *p)
+void captured_groups_free(struct capture *c)
 {
-	while (p->captured_groups) {
-		struct captured_group *group = p->captured_groups;
-		p->captured_groups = group->next;
+	while (c->groups.first) {
+		struct captured_group *group = c->groups.first;
+		c->groups.first = group->next;
 		free(group);
 	}
+	if (c->groups.page)
+		atomic_fetch_or_explicit(&c->groups.page->given, UINT64_C(1) << c->groups.timeline,
+					 memory_order_release);
+	page_unref(c->groups.page);
 }
 
 /* ---- Keeping ---- */
 
 /* Creates the member's timeline in this epoch. */
-static ncclsvc_result timeline_make(ncclsvc_session *s, const ncclsvc_comm *comm, struct peer *p)
+static ncclsvc_result timeline_make(ncclsvc_session *s, const ncclsvc_comm *comm, struct capture *c)
 {
 	struct gpu *g = s->gpu;
 	struct svc_timeline *words;
 	uint32_t timeline;
-	if (p->captured_timeline)
+	if (c->groups.timeline)
 		return NCCLSVC_OK;
 	ncclsvc_result r = page_register(s, g, comm->device);
 	if (!r)
@@ -149,40 +153,40 @@ static ncclsvc_result timeline_make(ncclsvc_session *s, const ncclsvc_comm *comm
 	if (r)
 		return r;
 	words = stream_counters(g, timeline);
-	CUresult e = cuda_push(p->cuda, p->context);
+	CUresult e = cuda_push(c->cuda, c->context);
 	if (!e) {
-		e = p->cuda->cuMemHostGetDevicePointer(&p->captured_at, words, 0);
-		cuda_pop(p->cuda, p->context);
+		e = c->cuda->cuMemHostGetDevicePointer(&c->groups.words, words, 0);
+		cuda_pop(c->cuda, c->context);
 	}
 	if (e)
-		return cuda_error(p->cuda, e, "the GPU cannot access the timelines");
-	p->captured_timeline = timeline;
-	p->captured_page = page_ref(g->page);
+		return cuda_error(c->cuda, e, "the GPU cannot access the timelines");
+	c->groups.timeline = timeline;
+	c->groups.page = page_ref(g->page);
 	s->timelines[timeline]->last =
 		SVC_CAPTURED_GROUP_DEAD; /* the value that releases its streams */
 	return NCCLSVC_OK;
 }
 
 /* Numbers of one graph are consecutive and exclusive to it. graph 0: in no graph. */
-static uint32_t next_number(struct peer *p, uint32_t graph)
+static uint32_t next_number(struct capture *c, uint32_t graph)
 {
-	const bool follows = graph && graph == p->captured_graph;
-	p->captured_graph = graph;
-	p->captured_number += follows ? 1 : 2;
-	if (p->captured_number < 2) /* the counter has wrapped */
-		p->captured_number = 2;
-	return p->captured_number;
+	const bool follows = graph && graph == c->groups.graph;
+	c->groups.graph = graph;
+	c->groups.newest += follows ? 1 : 2;
+	if (c->groups.newest < 2) /* the counter has wrapped */
+		c->groups.newest = 2;
+	return c->groups.newest;
 }
 
 static struct captured_group *captured_group_new(ncclsvc_session *s, struct op *ops, unsigned n,
 						 uint32_t graph)
 {
-	struct peer *p = comm_captures(ops->comm);
+	struct capture *c = ops->comm->capture;
 	struct captured_group *group = malloc(sizeof(*group) + 2 * n * sizeof(group->entries[0]));
 	if (!group)
 		return NULL;
 	*group = (struct captured_group){
-		.next = p->captured_groups, .peer = p, .number = next_number(p, graph)};
+		.next = c->groups.first, .capture = c, .number = next_number(c, graph)};
 	for (unsigned i = 0; i < 2 * n; i++) {
 		const uint16_t entry = ops[i / 2].region_entries[i % 2];
 		if (!entry)
@@ -194,25 +198,25 @@ static struct captured_group *captured_group_new(ncclsvc_session *s, struct op *
 		ops[i].captured_group = group->number;
 		ops[i].kept = group;
 	}
-	p->captured_groups = group;
+	c->groups.first = group;
 	return group;
 }
 
 /* Locked; yields. */
 static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
-			   const struct peer_graph_position *at)
+			   const struct capture_position *at)
 {
-	const struct peer *p = comm_captures(op->comm);
+	const struct capture *c = op->comm->capture;
 	struct call call = {.fd = -1};
 	struct svc_record r = op->record;
 	r.comm = op->comm->handle;
 	r.epoch = op->comm->epoch;
 	r.flags |= SVC_TASK_TIMELINE | SVC_TASK_CAPTURED_GROUP;
-	r.timeline = p->captured_timeline;
+	r.timeline = c->groups.timeline;
 	r.value = op->captured_group;
 	r.graph = at->graph;
 	r.graph_place = at->operation;
-	atomic_store(&svc_timelines(p->captured_page->connection->ring)[r.timeline].captured_groups,
+	atomic_store(&svc_timelines(c->groups.page->connection->ring)[r.timeline].captured_groups,
 		     1);
 	return call_run(s, &call, SVC_SUBMIT, &r, -1, deadline_in(REQUEST_MS));
 }
@@ -221,12 +225,12 @@ static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
  * not reuse it. Keeps the last error. Locked; yields. */
 static void take_back(ncclsvc_session *s, struct captured_group *group)
 {
-	const struct svc_captured_group_del request = {.timeline = group->peer->captured_timeline,
+	const struct svc_captured_group_del request = {.timeline = group->capture->groups.timeline,
 						       .value = group->number};
 	struct call call = {.fd = -1};
 	struct error why;
 	error_keep(&why);
-	if (!group->forgotten && group->peer->own.generation == s->generation)
+	if (!group->forgotten && group->capture->generation == s->generation)
 		call_run(s, &call, SVC_CAPTURED_GROUP_DEL, &request, -1, deadline_in(REQUEST_MS));
 	error_again(&why);
 	if (!group->forgotten)
@@ -236,21 +240,21 @@ static void take_back(ncclsvc_session *s, struct captured_group *group)
 
 static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	struct peer *p = comm_captures(ops->comm);
-	struct peer_graph_position at;
-	ncclsvc_result r = peer_graph_position(ops, &at);
+	struct capture *c = ops->comm->capture;
+	struct capture_position at;
+	ncclsvc_result r = capture_position(ops, &at);
 	struct captured_group *group = r ? NULL : captured_group_new(s, ops, n, at.graph);
 	if (!group)
 		return r ? r : error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	p->refs++;
+	c->refs++;
 	for (unsigned i = 0; !r && i < n; i++, at.operation++)
 		r = send(s, &ops[i], &at);
 	/* From here on it counts as a graph's: if something fails later, releasing its user object
 	 * frees it. */
-	atomic_fetch_add_explicit(&p->ncaptured_groups, 1, memory_order_release);
+	atomic_fetch_add_explicit(&c->groups.made, 1, memory_order_release);
 	if (r)
 		take_back(s, group);
-	peer_unref(p);
+	capture_unref(c);
 	return r;
 }
 
@@ -263,7 +267,7 @@ void captured_groups_take_back(ncclsvc_session *s, const struct op *ops, unsigne
 ncclsvc_result captured_groups_check(ncclsvc_session *s, const struct op *ops, unsigned n)
 {
 	if (!cuda_captures(s->gpu->cuda))
-		return peer_cannot_capture();
+		return capture_unsupported();
 	for (unsigned i = 0; i < n; i++) {
 		const struct svc_record *record = &ops[i].record;
 		/* By the time of a launch, another reduction with another scalar may have this
@@ -281,9 +285,9 @@ static ncclsvc_result keep_all(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	ncclsvc_result r = NCCLSVC_OK;
 	for (unsigned i = 0; !r && i < n; i++) {
-		struct peer *p = comm_captures(ops[i].comm);
-		captured_groups_sweep(s, p);
-		r = timeline_make(s, ops[i].comm, p);
+		struct capture *c = ops[i].comm->capture;
+		captured_groups_sweep(s, c);
+		r = timeline_make(s, ops[i].comm, c);
 	}
 	for (unsigned i = 0, k; !r && i < n; i += k) {
 		k = run_of(&ops[i], n - i);
@@ -304,7 +308,7 @@ ncclsvc_result captured_groups_keep(ncclsvc_session *s, struct op *ops, unsigned
 
 /* ---- On streams ---- */
 
-#define WORD(op, word) ((op)->peer->captured_at + offsetof(struct svc_timeline, word))
+#define WORD(op, word) ((op)->capture->groups.words + offsetof(struct svc_timeline, word))
 
 /* Memory operations for one stream, sent together. */
 struct batch {
@@ -333,7 +337,7 @@ static void add(struct batch *b, CUstreamBatchMemOpParams op)
 static CUresult put(const struct op *ops, unsigned n, CUstream stream, unsigned parts)
 {
 	struct batch b;
-	b.cuda = ops->peer->cuda;
+	b.cuda = ops->capture->cuda;
 	b.stream = stream;
 	b.n = 0;
 	b.error = CUDA_SUCCESS;
@@ -355,7 +359,8 @@ static CUresult streams_follow(const struct op *ops, unsigned n, CUstream stream
 	CUresult e = CUDA_SUCCESS;
 	for (unsigned i = 0; !e && i < n; i++)
 		if (!ops[i].detached && ops[i].stream != stream)
-			e = peer_follow(ops->peer, ops->peer->input, stream, ops[i].stream);
+			e = capture_follow(ops->capture, ops->capture->input, stream,
+					   ops[i].stream);
 	return e;
 }
 
@@ -364,9 +369,9 @@ static CUresult capture_behind(const struct op *ops, unsigned n, CUstream stream
 {
 	CUresult e = CUDA_SUCCESS;
 	for (unsigned i = 0; !e && i < n; i += run_of(&ops[i], n - i)) {
-		pthread_mutex_lock(&ops[i].peer->turn);
-		e = peer_graph_follow(ops[i].peer, stream);
-		pthread_mutex_unlock(&ops[i].peer->turn);
+		pthread_mutex_lock(&ops[i].capture->turn);
+		e = capture_graph_follow(ops[i].capture, stream);
+		pthread_mutex_unlock(&ops[i].capture->turn);
 	}
 	return e;
 }
@@ -377,7 +382,8 @@ static CUresult capture_hold(const struct op *ops, unsigned n, CUstream stream)
 	CUresult e = CUDA_SUCCESS;
 	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i)) {
 		if (!e)
-			e = peer_graph_hold(ops[i].peer, stream, ops[i].kept, captured_group_gone);
+			e = capture_graph_hold(ops[i].capture, stream, ops[i].kept,
+					       captured_group_gone);
 		else
 			captured_group_gone(ops[i].kept);
 	}
@@ -389,9 +395,9 @@ static CUresult capture_note(const struct op *ops, unsigned n, CUstream stream)
 	CUresult e = CUDA_SUCCESS;
 	for (unsigned i = 0, k; !e && i < n; i += k) {
 		k = run_of(&ops[i], n - i);
-		pthread_mutex_lock(&ops[i].peer->turn);
-		e = peer_graph_note(&ops[i], k, stream);
-		pthread_mutex_unlock(&ops[i].peer->turn);
+		pthread_mutex_lock(&ops[i].capture->turn);
+		e = capture_graph_note(&ops[i], k, stream);
+		pthread_mutex_unlock(&ops[i].capture->turn);
 	}
 	return e;
 }
@@ -403,7 +409,7 @@ static CUresult capture(const struct op *ops, unsigned n, unsigned parts)
 	if (parts & CAPTURED_GROUP_START)
 		e = capture_hold(ops, n, stream);
 	if (!e && parts & CAPTURED_GROUP_START)
-		e = peer_streams_join(ops, n, ops->peer, stream, ops);
+		e = capture_streams_join(ops, n, ops->capture, stream, ops);
 	if (!e)
 		e = capture_behind(ops, n, stream);
 	if (!e)
@@ -415,7 +421,7 @@ static CUresult capture(const struct op *ops, unsigned n, unsigned parts)
 
 ncclsvc_result captured_groups_capture(const struct op *ops, unsigned n, unsigned parts)
 {
-	const struct cuda *cuda = ops->peer->cuda;
+	const struct cuda *cuda = ops->capture->cuda;
 	CUresult e = cuda_push(cuda, ops->push);
 	if (!e) {
 		e = capture(ops, n, parts);
@@ -434,10 +440,10 @@ ncclsvc_result captured_groups_capture(const struct op *ops, unsigned n, unsigne
 
 ncclsvc_result captured_group_prepare(ncclsvc_session *s, struct op *op)
 {
-	struct peer *p = comm_captures(op->comm);
-	op->peer = p;
-	if (s->timelines[p->captured_timeline]->pending >= PENDING_MAX &&
-	    pending_on(s, p) >= PENDING_MAX)
+	struct capture *c = op->comm->capture;
+	op->capture = c;
+	if (s->timelines[c->groups.timeline]->pending >= PENDING_MAX &&
+	    pending_on(s, c) >= PENDING_MAX)
 		return error_set(NCCLSVC_AGAIN,
 				 "%d operations beside CUDA graphs are pending on "
 				 "%s: wait for a task",
@@ -448,11 +454,11 @@ ncclsvc_result captured_group_prepare(ncclsvc_session *s, struct op *op)
 void captured_groups_number(struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		struct peer *p = ops[i].peer;
+		struct capture *c = ops[i].capture;
 		const bool first = !i || ops[i - 1].comm != ops[i].comm;
 		ops[i].kept = NULL;
-		ops[i].captured_group = first ? next_number(p, 0) : p->captured_number;
-		ops[i].record.timeline = p->captured_timeline;
+		ops[i].captured_group = first ? next_number(c, 0) : c->groups.newest;
+		ops[i].record.timeline = c->groups.timeline;
 		ops[i].record.value = ops[i].captured_group;
 		ops[i].record.flags |= SVC_TASK_TIMELINE | SVC_TASK_CAPTURED_GROUP;
 	}
@@ -467,19 +473,20 @@ static bool any_detached(const struct op *ops, unsigned n)
 
 static CUresult launch(const struct op *ops, unsigned n, unsigned parts)
 {
-	const struct peer *p = ops->peer;
+	const struct capture *c = ops->capture;
 	const bool side = any_detached(ops, n);
-	const CUstream stream = side ? p->side_stream : ops->stream;
+	const CUstream stream = side ? c->side_stream : ops->stream;
 	CUresult e = CUDA_SUCCESS;
 	if (parts & CAPTURED_GROUP_START)
-		e = peer_streams_join(ops, n, p, stream, side ? NULL : ops);
+		e = capture_streams_join(ops, n, c, stream, side ? NULL : ops);
 	for (unsigned i = 0; !e && parts & CAPTURED_GROUP_START && i < n;
 	     i += run_of(&ops[i], n - i))
-		e = p->cuda->cuStreamWaitEvent(stream, ops[i].peer->order, CU_EVENT_WAIT_DEFAULT);
+		e = c->cuda->cuStreamWaitEvent(stream, ops[i].capture->order,
+					       CU_EVENT_WAIT_DEFAULT);
 	if (!e)
 		e = put(ops, n, stream, parts);
 	for (unsigned i = 0; !e && parts & CAPTURED_GROUP_END && i < n; i += run_of(&ops[i], n - i))
-		e = p->cuda->cuEventRecord(ops[i].peer->order, stream);
+		e = c->cuda->cuEventRecord(ops[i].capture->order, stream);
 	return e || !(parts & CAPTURED_GROUP_END) ? e : streams_follow(ops, n, stream);
 }
 
@@ -498,13 +505,13 @@ static void start_all(ncclsvc_session *s, const struct op *ops, unsigned n)
 static void turns(const struct op *ops, unsigned n, int (*call)(pthread_mutex_t *mutex))
 {
 	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
-		call(&ops[i].peer->turn);
+		call(&ops[i].capture->turn);
 }
 
 ncclsvc_result captured_groups_launch(ncclsvc_session *s, const struct op *ops, unsigned n,
 				      unsigned parts)
 {
-	const struct cuda *cuda = ops->peer->cuda;
+	const struct cuda *cuda = ops->capture->cuda;
 	if (parts & CAPTURED_GROUP_START)
 		turns(ops, n, pthread_mutex_lock);
 	CUresult e = cuda_push(cuda, ops->push);
@@ -527,14 +534,13 @@ ncclsvc_result captured_group_stream_wait(ncclsvc_session *s, CUstream handle,
 {
 	const ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
 	struct stream st;
-	if (!comm || !comm_captures(comm)) /* the task ends with its epoch */
+	if (!comm || !comm->capture) /* the task ends with its epoch */
 		return NCCLSVC_OK;
 	const struct cuda *cuda = s->gpu->cuda;
 	ncclsvc_result r = stream_identify(s->gpu, comm->device, handle, &st);
 	CUresult e = r ? CUDA_SUCCESS : cuda_push(cuda, st.push);
 	if (!r && !e) {
-		e = cuda->cuStreamWaitEvent(handle, comm_captures(comm)->order,
-					    CU_EVENT_WAIT_DEFAULT);
+		e = cuda->cuStreamWaitEvent(handle, comm->capture->order, CU_EVENT_WAIT_DEFAULT);
 		cuda_pop(cuda, st.push);
 	}
 	return e ? cuda_error(cuda, e, "the stream cannot wait for the task") : r;

@@ -9,21 +9,17 @@
 #ifndef CLIENT_CUDA_CAPTURED_GROUP_H
 #define CLIENT_CUDA_CAPTURED_GROUP_H
 
-#include "cuda/direct/peer.h"
+#include "capture.h"
+#include "core/task_slot.h"
 
-/* Whether a graph with captured groups can still be launched. */
-static inline bool captured_groups_live(const struct peer *p)
-{
-	return atomic_load_explicit(&p->ncaptured_groups, memory_order_acquire) !=
-	       atomic_load_explicit(&p->captured_groups_gone, memory_order_acquire);
-}
 /* Groups the operations by communicator: those of one rank first, then those that no stream starts,
  * then all others. */
 void captured_groups_sort(struct op *ops, unsigned n);
 /* Refuses operations that cannot be captured. Locked. */
 ncclsvc_result captured_groups_check(ncclsvc_session *s, const struct op *ops, unsigned n);
-/* Has the daemon keep the operations, whose buffers are known and whose communicators have streams
- * and events (peer_bare). Each communicator's operations form one captured group. Locked; yields.
+/* Has the daemon keep the operations, whose buffers are known and whose communicators have been
+ * opened for captures (capture_open). Each communicator's operations form one captured group.
+ * Locked; yields.
  */
 ncclsvc_result captured_groups_keep(ncclsvc_session *s, struct op *ops, unsigned n);
 /* Takes back captured groups that no graph will contain. Keeps the last error. Locked; yields. */
@@ -46,13 +42,13 @@ ncclsvc_result captured_group_stream_wait(ncclsvc_session *s, CUstream handle,
 					  const struct slot *slot);
 /* Whether operations on the member's communicator must be started by their streams, like those of
  * graphs: while such graphs exist, or such operations are pending. The answer is constant within a
- * submission (clock). p can be NULL. Also reports graphs that are gone to the daemon, like _sweep.
+ * submission (clock). c can be NULL. Also reports graphs that are gone to the daemon, like _sweep.
  * Locked. */
-bool captured_groups_due(ncclsvc_session *s, struct peer *p, uint64_t clock);
-void captured_groups_sweep(ncclsvc_session *s, struct peer *p);
+bool captured_groups_due(ncclsvc_session *s, struct capture *c, uint64_t clock);
+void captured_groups_sweep(ncclsvc_session *s, struct capture *c);
 /* The member takes no part any more, and the daemon has forgotten its captured groups. Locked. */
-void captured_groups_forget(ncclsvc_session *s, struct peer *p);
-/* Frees the captured groups together with p. */
-void captured_groups_free(struct peer *p);
+void captured_groups_forget(ncclsvc_session *s, struct capture *c);
+/* Frees the captured groups together with c, and gives their timeline back. */
+void captured_groups_free(struct capture *c);
 
 #endif

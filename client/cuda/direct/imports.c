@@ -16,6 +16,7 @@
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "cuda/capture/capture_graph.h"
+#include "peer.h"
 #include "shares.h"
 
 #define ANSWER_MS  2000
@@ -143,7 +144,7 @@ static bool job_find(struct importer *m, struct job *job)
 	if (good) {
 		*job = (struct job){.peer = c->peer, .handle = c->handle};
 		job->position = c->peer->imports_reported = c->peer->imports_at;
-		c->peer->refs++;
+		c->peer->capture->refs++;
 		const struct svc_shared request = {.comm = job->handle,
 						   .later = c->peer->imports_later,
 						   .position = job->position};
@@ -153,7 +154,7 @@ static bool job_find(struct importer *m, struct job *job)
 	}
 	if (!good && job->peer) { /* its epoch is over */
 		job->peer->imports_at = job->peer->imports_reported = UINT64_MAX;
-		peer_unref(job->peer);
+		capture_unref(job->peer->capture);
 		job->peer = NULL;
 		good = true;
 	}
@@ -186,7 +187,7 @@ static bool parts_map(struct importer *m, const struct job *job, struct import *
 {
 	uint64_t done = 0, bytes = 0;
 	CUmemAccessDesc access = {
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = job->peer->device},
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = job->peer->capture->device},
 		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 	};
 	for (uint32_t k = 0; k < job->shared.parts; k++, done += bytes) {
@@ -209,7 +210,7 @@ static bool here_reach(const struct importer *m, const struct job *job)
 	CUcontext owner = NULL;
 	if (m->cuda->cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, job->shared.base))
 		return false;
-	if (owner == job->peer->context)
+	if (owner == job->peer->capture->context)
 		return true;
 	const CUresult e = m->cuda->cuCtxEnablePeerAccess(owner, 0);
 	return !e || e == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
@@ -250,7 +251,7 @@ static void job_map(struct importer *m, struct job *job)
 	struct import *i = calloc(1, sizeof(*i));
 	if (!i)
 		return;
-	*i = (struct import){.context = job->peer->context,
+	*i = (struct import){.context = job->peer->capture->context,
 			     .bytes = job->shared.bytes,
 			     .rank = (uint32_t)job->shared.rank,
 			     .slot = job->shared.slot,
@@ -278,13 +279,14 @@ static struct import *import_take(struct peer *p, uint32_t rank, uint32_t slot)
 /* Writes words that kernels read. Locked. */
 static bool word_write(const struct peer *p, uint64_t at, const void *word, size_t bytes)
 {
-	if (cuda_push(p->cuda, p->context))
+	const struct capture *c = p->capture;
+	if (cuda_push(c->cuda, c->context))
 		return false;
-	const int mode = relaxed_begin(p->cuda);
-	const bool good = !p->cuda->cuMemcpyHtoDAsync(p->own.at + at, word, bytes, p->asking) &&
-			  !p->cuda->cuStreamSynchronize(p->asking);
-	relaxed_end(p->cuda, mode);
-	cuda_pop(p->cuda, p->context);
+	const int mode = relaxed_begin(c->cuda);
+	const bool good = !c->cuda->cuMemcpyHtoDAsync(p->own.at + at, word, bytes, p->asking) &&
+			  !c->cuda->cuStreamSynchronize(p->asking);
+	relaxed_end(c->cuda, mode);
+	cuda_pop(c->cuda, c->context);
 	return good;
 }
 
@@ -357,7 +359,7 @@ static bool kernels_run(struct importer *m)
 	ncclsvc_session *s = session_use(m);
 	for (const ncclsvc_comm *c = s ? s->comms : NULL; !any && c; c = c->next)
 		any = c->peer && peer_is_open(c->peer) &&
-		      (peer_callbacks.ask(c->peer) || !peer_graphs_quiet(c->peer));
+		      (peer_callbacks.ask(c->peer) || !capture_graphs_quiet(c->peer->capture));
 	if (s)
 		session_unuse(m);
 	return any;
@@ -427,7 +429,7 @@ static void job_do(struct importer *m, struct job *job)
 	s = session_use(m);
 	if (job->shared.what != SVC_SHARED_NONE && p->imports_at == job->position)
 		p->imports_at++;
-	peer_unref(p); /* no thread of the session uses it any more if that closes */
+	capture_unref(p->capture); /* no thread of the session uses it any more if that closes */
 	if (s)
 		session_unuse(m);
 }

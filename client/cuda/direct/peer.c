@@ -2,11 +2,6 @@
  * The memory and kernels that a member shares with others, from JOIN to LEAVE. The kernels are
  * loaded and the staging memory is mapped before JOIN, because neither may happen while a peer's
  * kernel waits. */
-#include "cuda/capture/capture.h"
-#include "cuda/capture/capture_graph.h"
-#include "cuda/capture/captured_group.h"
-#include "shares.h"
-
 #include <stdlib.h>
 #include <time.h>
 
@@ -16,6 +11,10 @@
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "core/session_socket.h"
+#include "cuda/capture/capture_graph.h"
+#include "cuda/capture/captured_group.h"
+#include "peer.h"
+#include "shares.h"
 
 /* How long a leaving member waits for kernels that it has aborted. */
 #define CLOSE_NS UINT64_C(2000000000)
@@ -29,50 +28,73 @@ static bool wanted(const ncclsvc_session *s, int nranks)
 	       ncclsvc_has_kernels() && s->gpu->cuda->cuLaunchKernel;
 }
 
-/* ---- A new member ---- */
-
-struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks)
+/* Loads the kernels, and creates what only they need. NULL: that is not possible. Locked. */
+static struct peer *kernels_new(struct gpu *g, int device, struct capture *c)
 {
-	peers_kept_sweep();
-	if (!wanted(s, nranks))
-		return NULL;
-	struct peer *p = peer_allocate();
+	struct peer *p = calloc(1, sizeof(*p));
 	if (!p)
 		return NULL;
-	session_lock(s);
-	bool good = peer_prepare_gpu(s, p, device, true);
-	session_unlock(s);
-	if (good)
-		good = !lent_map(s, number, device, PEER_STAGING, &p->own);
-	if (good) { /* otherwise nothing is mapped there */
-		p->out_of_reach = devices_out_of_reach(s, device);
-		p->call.staging[0] =
-			p->own.at; /* the member's own memory, until it knows its rank */
-		return p;
-	}
-	session_lock(s);
-	peer_unref(p);
-	session_unlock(s);
-	return NULL;
+	p->capture = c;
+	c->peer = p;
+	pthread_cond_init(&p->turned, NULL);
+	if (cuda_push(g->cuda, c->context))
+		return NULL;
+	p->module = peer_module_of(g, device);
+	const bool good = p->module &&
+			  !g->cuda->cuStreamCreate(&p->asking, CU_STREAM_NON_BLOCKING) &&
+			  !g->cuda->cuEventCreate(&p->fork, CU_EVENT_DISABLE_TIMING);
+	cuda_pop(g->cuda, c->context);
+	return good ? p : NULL;
 }
 
-void peer_discard(ncclsvc_session *s, struct peer *p)
+void peer_new(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number, int nranks)
 {
-	lent_forget(s, &p->own);
+	struct capture *c = NULL;
+	captures_sweep();
+	if (!wanted(s, nranks))
+		return;
 	session_lock(s);
-	peer_unref(p);
+	struct peer *p =
+		capture_new(s, comm->device, &c) ? NULL : kernels_new(s->gpu, comm->device, c);
+	session_unlock(s);
+	const bool good = p && !lent_map(s, number, comm->device, PEER_STAGING, &p->own);
+	if (good) { /* otherwise nothing is mapped there */
+		p->out_of_reach = devices_out_of_reach(s, comm->device);
+		p->call.staging[0] =
+			p->own.at; /* the member's own memory, until it knows its rank */
+		c->generation = p->own.generation;
+	}
+	session_lock(s);
+	comm->capture = good ? c : NULL;
+	comm->peer = good ? p : NULL;
+	if (c && !good)
+		capture_unref(c);
+	session_unlock(s);
+}
+
+/* The communicator has neither kernels nor graphs any more. Locked. */
+static void drop(ncclsvc_comm *comm)
+{
+	struct capture *c = comm->capture;
+	comm->peer = NULL;
+	comm->peer_bytes = 0;
+	comm->capture = NULL;
+	capture_unref(c);
+}
+
+void peer_discard(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	lent_forget(s, &comm->peer->own);
+	session_lock(s);
+	drop(comm);
 	session_unlock(s);
 }
 
 void peer_renew(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number)
 {
 	peer_close(s, comm);
-	if (comm->device == NCCLSVC_DEVICE_HOST)
-		return;
-	struct peer *p = peer_new(s, comm->device, number, comm->nranks);
-	session_lock(s);
-	comm->peer = p;
-	session_unlock(s);
+	if (comm->device != NCCLSVC_DEVICE_HOST)
+		peer_new(s, comm, number, comm->nranks);
 }
 
 /* ---- After JOIN ---- */
@@ -104,9 +126,7 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 		return NCCLSVC_OK;
 	}
 	session_lock(s);
-	comm->peer = NULL;
-	comm->peer_bytes = 0;
-	peer_unref(p);
+	drop(comm);
 	session_unlock(s);
 	/* A member has left: operations then fail on NCCL's path, as they would on the direct
 	 * transport. */
@@ -125,24 +145,26 @@ static void pause_unlocked(ncclsvc_session *s)
 /* Tells the GPU to make later launches of the graphs do nothing. */
 static void graphs_end(const struct peer *p)
 {
+	const struct capture *c = p->capture;
 	const CUdeviceptr dead = p->own.at + offsetof(struct peer_state, dead);
-	if (cuda_push(p->cuda, p->context))
+	if (cuda_push(c->cuda, c->context))
 		return;
-	const int mode = relaxed_begin(p->cuda);
-	if (!p->cuda->cuMemsetD32Async(dead, PEER_ABORTED, 1, p->asking))
-		p->cuda->cuStreamSynchronize(p->asking);
-	relaxed_end(p->cuda, mode);
-	cuda_pop(p->cuda, p->context);
+	const int mode = relaxed_begin(c->cuda);
+	if (!c->cuda->cuMemsetD32Async(dead, PEER_ABORTED, 1, p->asking))
+		c->cuda->cuStreamSynchronize(p->asking);
+	relaxed_end(c->cuda, mode);
+	cuda_pop(c->cuda, c->context);
 }
 
 /* Lets running launches end, or aborts them; later launches do nothing. Locked; yields. */
 static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline)
 {
+	const struct capture *c = p->capture;
 	const peer_atomic32 *abort = &p->control->abort;
-	while (!atomic_load_explicit(abort, memory_order_relaxed) && !peer_graphs_quiet(p) &&
+	while (!atomic_load_explicit(abort, memory_order_relaxed) && !capture_graphs_quiet(c) &&
 	       now_ns() < deadline)
 		pause_unlocked(s);
-	if (!peer_graphs_quiet(p))
+	if (!capture_graphs_quiet(c))
 		peer_callbacks.break_off(p);
 	graphs_end(p);
 }
@@ -150,14 +172,15 @@ static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline
 /* Locked; yields. */
 static void quiesce(ncclsvc_session *s, struct peer *p)
 {
+	struct capture *c = p->capture;
 	const uint64_t deadline = now_ns() + CLOSE_NS;
 	if (!p->control)
 		return;
-	if (!peer_becomes_quiet(p))
+	if (!capture_is_quiet(c))
 		peer_callbacks.break_off(p);
-	if (peer_graphs_live(p))
+	if (capture_graphs_live(c))
 		graphs_quiesce(s, p, deadline);
-	while (!peer_becomes_quiet(p) && now_ns() < deadline)
+	while (!capture_is_quiet(c) && now_ns() < deadline)
 		pause_unlocked(s);
 }
 
@@ -172,44 +195,48 @@ static void cancel_tasks(ncclsvc_session *s, const struct peer *p)
 	}
 }
 
-static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
+/* Locked. */
+static void memory_end(ncclsvc_session *s, struct peer *p)
 {
-	struct peer *p = comm->peer;
-	quiesce(s, p);
-	cancel_tasks(s, p);
-	captured_groups_sweep(s, p);
-	captured_groups_forget(s, p);
 	if (p->own.region && p->own.generation == s->generation) /* it was never open */
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
-	comm->peer = NULL;
-	comm->peer_bytes = 0;
 	shares_end(s->gpu, p);
-	peer_unref(p);
 }
 
-static void close_bare(ncclsvc_session *s, ncclsvc_comm *comm)
+/* Lets running launches of graphs without kernels end. Locked; yields. */
+static void graphs_wait(ncclsvc_session *s, const ncclsvc_comm *comm)
 {
-	struct peer *p = comm->bare;
 	const uint64_t deadline = now_ns() + CLOSE_NS;
-	while (p && !peer_graphs_quiet(p) && !comm->broken && now_ns() < deadline) {
+	while (!capture_graphs_quiet(comm->capture) && !comm->broken && now_ns() < deadline) {
 		pause_unlocked(s);
 		socket_pump(s); /* the epoch may be over */
 	}
-	if (!p)
+}
+
+/* Locked; yields. */
+static void close_one(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	struct capture *c = comm->capture;
+	if (!c)
 		return;
-	captured_groups_sweep(s, p);
-	captured_groups_forget(s, p);
-	comm->bare = NULL;
-	peer_unref(p);
+	if (comm->peer) {
+		quiesce(s, comm->peer);
+		cancel_tasks(s, comm->peer);
+	} else {
+		graphs_wait(s, comm);
+	}
+	captured_groups_sweep(s, c);
+	captured_groups_forget(s, c);
+	if (comm->peer)
+		memory_end(s, comm->peer);
+	drop(comm);
 }
 
 void peer_close(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	session_lock(s);
-	if (comm->peer)
-		close_one(s, comm);
-	close_bare(s, comm);
-	peers_kept_sweep();
+	close_one(s, comm);
+	captures_sweep();
 	session_unlock(s);
 }
 
@@ -219,18 +246,15 @@ void peers_close(ncclsvc_session *s)
 	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
 		if (c->peer)
 			peer_callbacks.break_off(c->peer);
-	for (ncclsvc_comm *c = s->comms; c; c = c->next) {
-		if (c->peer)
-			close_one(s, c);
-		close_bare(s, c);
-	}
-	peers_kept_sweep();
+	for (ncclsvc_comm *c = s->comms; c; c = c->next)
+		close_one(s, c);
+	captures_sweep();
 	session_unlock(s);
 }
 
 void peer_modules_unload(struct gpu *g)
 {
-	if (peers_kept_use(g)) {
+	if (captures_use(g)) {
 		g->modules = NULL;
 		return;
 	}

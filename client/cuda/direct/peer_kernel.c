@@ -2,6 +2,7 @@
  * From operations to kernels: which kernel, its shape, and its argument. */
 #include "core/comm_handle.h"
 #include "cuda/capture/capture_graph.h"
+#include "peer.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "proto/task.h"
@@ -166,7 +167,7 @@ unsigned peer_join(struct op *ops, unsigned n)
 }
 
 CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
-		  const struct peer_graph *graph)
+		  const struct capture_graph *graph)
 {
 	struct peer_messages m = {.call = p->call};
 	void *parameters[] = {&m};
@@ -183,6 +184,6 @@ CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstre
 		peer_messages_describe(p, ops, n, &m, &threads);
 	else
 		describe(ops, &m.call);
-	return p->cuda->cuLaunchKernel(p->module->functions[ops->kernel], ops->blocks, 1, 1,
-				       ops->threads, 1, 1, 0, stream, parameters, NULL);
+	return p->capture->cuda->cuLaunchKernel(p->module->functions[ops->kernel], ops->blocks, 1,
+						1, ops->threads, 1, 1, 0, stream, parameters, NULL);
 }

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The memory that a member's kernels share with other ranks: all ranks' staging memory and control
  * blocks. */
-#include "cuda/capture/capture_graph.h"
-#include "cuda/capture/captured_group.h"
-#include "shares.h"
-
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,7 +10,9 @@
 #include "core/call.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
+#include "peer.h"
 #include "proto/fdio.h"
+#include "shares.h"
 
 #define WITHOUT                                                                                    \
 	"; to run without such kernels, set NCCLSVC_PEER=0 for one rank, or peer_bytes = 0 in "    \
@@ -33,6 +32,7 @@ static ncclsvc_result fetch(ncclsvc_session *s, const ncclsvc_comm *comm, int32_
 /* Takes ownership of the fd. The context must be current. */
 static CUresult controls_map(struct peer *p, int fd, unsigned nranks)
 {
+	const struct capture *c = p->capture;
 	char text[SVC_TEXT_BYTES];
 	const size_t bytes = (size_t)nranks * PEER_CONTROL_BYTES;
 	void *at = MAP_FAILED;
@@ -41,13 +41,13 @@ static CUresult controls_map(struct peer *p, int fd, unsigned nranks)
 	close(fd);
 	if (at == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult e = p->cuda->cuMemHostRegister(
+	CUresult e = c->cuda->cuMemHostRegister(
 		at, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
 	CUdeviceptr address = 0;
 	if (!e) {
-		e = p->cuda->cuMemHostGetDevicePointer(&address, at, 0);
+		e = c->cuda->cuMemHostGetDevicePointer(&address, at, 0);
 		if (e)
-			p->cuda->cuMemHostUnregister(at);
+			c->cuda->cuMemHostUnregister(at);
 	}
 	if (e) {
 		munmap(at, bytes);
@@ -63,9 +63,10 @@ static CUresult controls_map(struct peer *p, int fd, unsigned nranks)
 /* Takes ownership of the fd. */
 static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int fd)
 {
+	const struct capture *c = p->capture;
 	CUdevice device;
 	CUdeviceptr at = 0;
-	CUresult e = cuda_push(p->cuda, p->context);
+	CUresult e = cuda_push(c->cuda, c->context);
 	if (e) {
 		close(fd);
 		return e;
@@ -73,13 +74,13 @@ static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int 
 	if (rank < 0) {
 		e = controls_map(p, fd, (unsigned)comm->nranks);
 	} else {
-		e = p->cuda->cuCtxGetDevice(&device);
+		e = c->cuda->cuCtxGetDevice(&device);
 		if (!e)
-			e = shared_map(p->cuda, fd, device, p->own.bytes, &at);
+			e = shared_map(c->cuda, fd, device, p->own.bytes, &at);
 		close(fd);
 		p->call.staging[rank] = e ? 0 : at;
 	}
-	cuda_pop(p->cuda, p->context);
+	cuda_pop(c->cuda, c->context);
 	return e;
 }
 
@@ -94,42 +95,33 @@ ncclsvc_result peer_map_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer 
 			return r;
 		CUresult e = map(p, comm, rank, fd);
 		if (e)
-			return cuda_error(p->cuda, e,
+			return cuda_error(p->capture->cuda, e,
 					  "cannot map the memory that a communicator's kernels "
 					  "share" WITHOUT);
 	}
 	return NCCLSVC_OK;
 }
 
-void peer_destroy(struct peer *p)
+void peer_free(struct peer *p)
 {
+	if (!p)
+		return;
+	const struct capture *c = p->capture;
 	imports_discard(p);
-	if (p->context && !cuda_push(p->cuda, p->context)) {
+	if (!cuda_push(c->cuda, c->context)) {
 		for (unsigned r = 0; r < PEER_RANKS; r++)
 			if (p->call.staging[r])
-				shared_unmap(p->cuda, p->call.staging[r], p->own.bytes);
+				shared_unmap(c->cuda, p->call.staging[r], p->own.bytes);
 		if (p->controls)
-			p->cuda->cuMemHostUnregister(p->controls);
+			c->cuda->cuMemHostUnregister(p->controls);
 		if (p->asking)
-			p->cuda->cuStreamDestroy(p->asking);
-		if (p->side_stream)
-			p->cuda->cuStreamDestroy(p->side_stream);
-		if (p->input)
-			p->cuda->cuEventDestroy(p->input);
+			c->cuda->cuStreamDestroy(p->asking);
 		if (p->fork)
-			p->cuda->cuEventDestroy(p->fork);
-		if (p->order)
-			p->cuda->cuEventDestroy(p->order);
-		cuda_pop(p->cuda, p->context);
+			c->cuda->cuEventDestroy(p->fork);
+		cuda_pop(c->cuda, c->context);
 	}
-	if (p->context)
-		p->cuda->cuDevicePrimaryCtxRelease(p->device);
 	if (p->controls)
 		munmap(p->controls, p->controls_bytes);
-	peer_graphs_sweep(p);
-	captured_groups_free(p);
-	if (p->captured_page)
-		atomic_fetch_or_explicit(&p->captured_page->given,
-					 UINT64_C(1) << p->captured_timeline, memory_order_release);
-	page_unref(p->captured_page);
+	pthread_cond_destroy(&p->turned);
+	free(p);
 }

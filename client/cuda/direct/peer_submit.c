@@ -5,6 +5,7 @@
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "cuda/capture/capture_graph.h"
+#include "peer.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "proto/task.h"
@@ -46,7 +47,7 @@ static ncclsvc_result room_check(const struct op *op)
 {
 	struct peer *p = op->comm->peer;
 	/* While graphs exist, each kernel also waits for an event and records it. */
-	const uint32_t most = peer_graphs_live(p) ? PENDING_MAX / 3 : PENDING_MAX;
+	const uint32_t most = capture_graphs_live(p->capture) ? PENDING_MAX / 3 : PENDING_MAX;
 	if (p->kernel_seq - p->over >= most)
 		peer_ask(p);
 	if (p->kernel_seq - p->over < most)
@@ -60,11 +61,12 @@ static ncclsvc_result room_check(const struct op *op)
 static ncclsvc_result side_stream_fork(struct gpu *g, const struct op *op)
 {
 	const struct peer *p = op->comm->peer;
+	const struct capture *c = p->capture;
 	CUresult e = cuda_push(g->cuda, op->push);
 	if (!e) {
-		e = peer_follow(p, p->fork, op->stream, p->side_stream);
-		if (!e && peer_graphs_live(p))
-			e = p->cuda->cuStreamWaitEvent(p->side_stream, p->order,
+		e = capture_follow(c, p->fork, op->stream, c->side_stream);
+		if (!e && capture_graphs_live(c))
+			e = c->cuda->cuStreamWaitEvent(c->side_stream, c->order,
 						       CU_EVENT_WAIT_DEFAULT);
 		cuda_pop(g->cuda, op->push);
 	}
@@ -78,9 +80,9 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 	struct stream st;
 	ncclsvc_result r = stream_look(g, op->comm->device, op->stream, &st);
 	if (!r && st.captured && op->detached)
-		r = peer_cannot_detach();
+		r = capture_cannot_detach();
 	if (!r && st.captured && !cuda_captures(g->cuda))
-		r = peer_cannot_capture();
+		r = capture_unsupported();
 	if (!r && !st.captured)
 		r = room_check(op);
 	if (!r && op->src_bytes)
@@ -126,7 +128,7 @@ void peer_enter(struct op *op, struct slot *slot)
 	control_enter(op);
 	if (op->kernel == KERNEL_NONE)
 		return;
-	op->peer = p;
+	op->capture = p->capture;
 	op->kernel_seq = p->kernel_seq;
 	op->newest_coll_seq = p->coll_seq;
 	op->posts = p->posting;
@@ -139,7 +141,7 @@ void peer_enter(struct op *op, struct slot *slot)
 
 static void note(const struct op *op)
 {
-	struct peer *p = op->peer;
+	struct peer *p = op->capture->peer;
 	struct peer_record *record = &p->control->history[p->records % PEER_HISTORY];
 	peer_atomic32 *const kernel_seq = (peer_atomic32 *)&record->kernel_seq;
 	atomic_store_explicit(kernel_seq, 0, memory_order_release);
@@ -209,21 +211,22 @@ static void put_note(struct peer *p, const struct op *op, uint64_t id, CUcontext
 
 static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 {
+	const struct capture *c = p->capture;
 	const bool side = uses_side_stream(ops, n);
-	const CUstream stream = side ? p->side_stream : ops->stream;
+	const CUstream stream = side ? c->side_stream : ops->stream;
 	const CUcontext context = side ? NULL : ops->stream_context;
 	const uint64_t id = side ? DETACHED : ops->stream_id;
 	/* The communicator's kernels run one after the other, also on different streams. */
 	const bool same = p->stream_id == id && p->stream_context == context;
-	CUresult e = cuda_push(p->cuda, ops->push);
+	CUresult e = cuda_push(c->cuda, ops->push);
 	if (e)
 		return e;
-	const bool graphs = peer_graphs_live(p);
-	e = peer_streams_join(ops, n, p, stream, side ? NULL : ops);
+	const bool graphs = capture_graphs_live(c);
+	e = capture_streams_join(ops, n, c, stream, side ? NULL : ops);
 	/* A kernel beside NCCL waited for the event before its group, which may have recorded it
 	 * since. */
 	if (!e && graphs && !ops->beside_nccl)
-		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
+		e = c->cuda->cuStreamWaitEvent(stream, c->order, CU_EVENT_WAIT_DEFAULT);
 	else if (!e && p->any && !same)
 		e = peer_wait_ended(p, stream, p->latest, p->blocks);
 	for (unsigned i = 0; i < n; i++)
@@ -233,21 +236,22 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 	if (!e)
 		put_note(p, ops, id, context);
 	if (!e && graphs && ops->beside_nccl)
-		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
+		e = c->cuda->cuStreamWaitEvent(stream, c->order, CU_EVENT_WAIT_DEFAULT);
 	if (!e && graphs)
-		e = p->cuda->cuEventRecord(p->order, stream);
+		e = c->cuda->cuEventRecord(c->order, stream);
 	if (!e)
 		e = streams_follow(ops, n, p, side ? NULL : ops);
-	cuda_pop(p->cuda, ops->push);
+	cuda_pop(c->cuda, ops->push);
 	return e;
 }
 
 ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 {
-	struct peer *p = ops->peer;
-	pthread_mutex_lock(&p->turn);
+	struct capture *c = ops->capture;
+	struct peer *p = c->peer;
+	pthread_mutex_lock(&c->turn);
 	while (peer_seq_after(p->launched) != ops->kernel_seq)
-		pthread_cond_wait(&p->turned, &p->turn);
+		pthread_cond_wait(&p->turned, &c->turn);
 	/* After a failed launch nothing may be left on a stream that waits for this kernel. */
 	const CUresult e = atomic_load_explicit(&p->failed, memory_order_relaxed)
 				   ? CUDA_SUCCESS
@@ -256,12 +260,12 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 		atomic_store_explicit(&p->failed, true, memory_order_release);
 	p->launched = ops->kernel_seq;
 	pthread_cond_broadcast(&p->turned);
-	pthread_mutex_unlock(&p->turn);
+	pthread_mutex_unlock(&c->turn);
 	if (!e)
 		return NCCLSVC_OK;
 	/* Other ranks wait for the missing kernel: the daemon notices, and ends the epoch. */
 	peer_callbacks.break_off(p);
-	return cuda_error(p->cuda, e,
+	return cuda_error(c->cuda, e,
 			  "the operation's kernel was not launched, so its communicator ends");
 }
 
@@ -269,31 +273,33 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 
 static CUresult capture(const struct op *ops, unsigned n, struct peer *p)
 {
+	struct capture *c = p->capture;
 	const CUstream stream = ops->stream;
-	CUresult e = peer_streams_join(ops, n, p, stream, ops);
+	CUresult e = capture_streams_join(ops, n, c, stream, ops);
 	if (!e)
-		e = peer_graph_follow(p, stream);
+		e = capture_graph_follow(c, stream);
 	if (!e)
-		e = peer_put(ops, n, p, stream, p->graphs);
+		e = peer_put(ops, n, p, stream, c->graphs);
 	if (!e)
-		e = peer_graph_note(ops, n, stream);
+		e = capture_graph_note(ops, n, stream);
 	for (unsigned i = 1; !e && i < n; i++)
 		if (ops[i].stream != stream)
-			e = peer_follow(p, p->input, stream, ops[i].stream);
+			e = capture_follow(c, c->input, stream, ops[i].stream);
 	return e;
 }
 
 ncclsvc_result peer_capture(const struct op *ops, unsigned n)
 {
-	struct peer *p = ops->peer;
-	CUresult e = cuda_push(p->cuda, ops->push);
+	struct capture *c = ops->capture;
+	struct peer *p = c->peer;
+	CUresult e = cuda_push(c->cuda, ops->push);
 	if (!e) {
-		pthread_mutex_lock(&p->turn);
+		pthread_mutex_lock(&c->turn);
 		e = capture(ops, n, p);
-		pthread_mutex_unlock(&p->turn);
-		cuda_pop(p->cuda, ops->push);
+		pthread_mutex_unlock(&c->turn);
+		cuda_pop(c->cuda, ops->push);
 	}
-	return e ? cuda_error(p->cuda, e, "the operation's kernel was not captured") : NCCLSVC_OK;
+	return e ? cuda_error(c->cuda, e, "the operation's kernel was not captured") : NCCLSVC_OK;
 }
 
 ncclsvc_result peer_capture_alone(const struct gpu *g, struct op *op)

@@ -91,7 +91,7 @@ ncclsvc_result shares_prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 	if (!*since)
 		*since = g->clock;
 	for (unsigned i = 0; !r && !yielded && i < n; i++) {
-		const CUcontext context = ops[i].comm->peer->context;
+		const CUcontext context = ops[i].comm->peer->capture->context;
 		if (!is_shared(&ops[i]) || ops[i].unshared || cuda_push(g->cuda, context))
 			continue;
 		const int mode = relaxed_begin(g->cuda);
