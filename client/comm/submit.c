@@ -46,7 +46,7 @@ static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n
 		if (!r && ops[i].comm->peer && !peer_is_open(ops[i].comm->peer))
 			r = error_set(NCCLSVC_STALE_EPOCH, "communicator %s is still being joined",
 				      ops[i].comm->label);
-		if (!r && ops[i].kernel && !ops[i].comm->peer)
+		if (!r && ops[i].route.kernel && !ops[i].comm->peer)
 			r = error_set(NCCLSVC_STALE_EPOCH, "communicator %s has a new epoch",
 				      ops[i].comm->label);
 	}
@@ -56,9 +56,9 @@ static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n
 static void release(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		if (ops[i].chunk)
-			staging_put(s, ops[i].chunk);
-		ops[i].chunk = NULL;
+		if (ops[i].staged.chunk)
+			staging_put(s, ops[i].staged.chunk);
+		ops[i].staged.chunk = NULL;
 	}
 }
 
@@ -68,14 +68,15 @@ static ncclsvc_result stage(ncclsvc_session *s, struct op *ops, unsigned n)
 	uint32_t generation = s->generation;
 	ncclsvc_result r = NCCLSVC_OK;
 	for (unsigned i = 0; !r && i < n; i++)
-		if (ops[i].chunk_bytes)
-			r = staging_get(s, ops[i].chunk_bytes, &ops[i].chunk);
+		if (ops[i].staged.bytes)
+			r = staging_get(s, ops[i].staged.bytes, &ops[i].staged.chunk);
 	if (r)
 		return r;
 	session_unlock(s);
 	for (unsigned i = 0; i < n; i++)
-		if (ops[i].src_staged)
-			memcpy(ops[i].chunk->base + ops[i].src_at, ops[i].src, ops[i].src_bytes);
+		if (ops[i].staged.src)
+			memcpy(ops[i].staged.chunk->base + ops[i].staged.src_at, ops[i].src,
+			       ops[i].src_bytes);
 	session_lock(s);
 	r = ready(s, ops, n);
 	if (!r && generation != s->generation)
@@ -89,13 +90,13 @@ static void finish_record(struct op *op, bool more)
 	r->comm = op->comm->handle;
 	r->epoch = op->comm->epoch;
 	r->flags |= more ? SVC_TASK_MORE : 0;
-	if (op->src_staged) {
-		r->src_region = op->chunk->region;
-		r->src_offset = op->src_at;
+	if (op->staged.src) {
+		r->src_region = op->staged.chunk->region;
+		r->src_offset = op->staged.src_at;
 	}
-	if (op->dst_staged) {
-		r->dst_region = op->chunk->region;
-		r->dst_offset = op->dst_at;
+	if (op->staged.dst) {
+		r->dst_region = op->staged.chunk->region;
+		r->dst_offset = op->staged.dst_at;
 	}
 }
 
@@ -117,19 +118,19 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	slot->spoiled = false;
 	slot->op = r->op;
 	slot->timeline = (uint8_t)r->timeline;
-	slot->timeline_value = op->stream_started ? SVC_CAPTURED_GROUP_DEAD : r->value;
+	slot->timeline_value = op->route.stream_started ? SVC_CAPTURED_GROUP_DEAD : r->value;
 	slot->comm_key = op->comm->key;
 	slot->epoch = op->comm->epoch;
-	op->operation = slot->seq = op->comm->seq++;
-	op->collective = op->comm->collectives;
+	op->launch.operation = slot->seq = op->comm->seq++;
+	op->launch.collective = op->comm->collectives;
 	op->comm->collectives += !svc_op_is_p2p(r->op);
-	slot->chunk = op->chunk;
+	slot->chunk = op->staged.chunk;
 	slot->in = op->src;
 	slot->out = op->dst;
-	slot->out_at = op->dst_at;
-	slot->out_bytes = op->dst_staged ? op->dst_bytes : 0;
+	slot->out_at = op->staged.dst_at;
+	slot->out_bytes = op->staged.dst ? op->dst_bytes : 0;
 	slot->plan_slot = 0;
-	op->chunk = NULL;
+	op->staged.chunk = NULL;
 	op->entered = true;
 	if (op->comm->peer)
 		peer_enter(op, slot);
@@ -192,18 +193,19 @@ static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 static int by_transport(const void *a, const void *b)
 {
 	const struct op *x = a, *y = b;
-	if (!x->kernel != !y->kernel)
-		return x->kernel ? 1 : -1;
-	if (x->kernel && x->comm->uid != y->comm->uid)
+	if (!x->route.kernel != !y->route.kernel)
+		return x->route.kernel ? 1 : -1;
+	if (x->route.kernel && x->comm->uid != y->comm->uid)
 		return x->comm->uid < y->comm->uid ? -1 : 1;
-	if (x->kernel && x->comm->rank != y->comm->rank) /* one session can have several ranks */
+	if (x->route.kernel &&
+	    x->comm->rank != y->comm->rank) /* one session can have several ranks */
 		return x->comm->rank < y->comm->rank ? -1 : 1;
 	const bool message = svc_op_is_p2p(x->record.op);
-	if (x->kernel && message != svc_op_is_p2p(y->record.op))
+	if (x->route.kernel && message != svc_op_is_p2p(y->record.op))
 		return message ? 1 : -1;
-	if (x->turn != y->turn)
-		return x->turn < y->turn ? -1 : 1;
-	return x->group_index < y->group_index ? -1 : 1;
+	if (x->route.turn != y->route.turn)
+		return x->route.turn < y->route.turn ? -1 : 1;
+	return x->route.group_index < y->route.group_index ? -1 : 1;
 }
 
 /* A message in a kernel may be needed on another rank before an NCCL message can end. */
@@ -213,7 +215,7 @@ static void beside_nccl_choose(struct op *ops, unsigned in_ring, unsigned n)
 	for (unsigned i = 0; i < in_ring; i++)
 		any = any || svc_op_is_p2p(ops[i].record.op);
 	for (unsigned i = in_ring; i < n; i++)
-		ops[i].beside_nccl = any && svc_op_is_p2p(ops[i].record.op);
+		ops[i].route.beside_nccl = any && svc_op_is_p2p(ops[i].record.op);
 }
 
 /* Chooses each operation's transport, and moves those of the ring to the front. Returns their
@@ -222,11 +224,11 @@ static unsigned choose(struct op *ops, unsigned n)
 {
 	unsigned in_ring = 0;
 	for (unsigned i = 0; i < n; i++) {
-		ops[i].kernel = (uint8_t)peer_choose(&ops[i]);
-		ops[i].group_index = i;
-		ops[i].turn = ops[i].slice = 0;
-		ops[i].beside_nccl = false;
-		in_ring += !ops[i].kernel;
+		ops[i].route.kernel = (uint8_t)peer_choose(&ops[i]);
+		ops[i].route.group_index = i;
+		ops[i].route.turn = ops[i].route.slice = 0;
+		ops[i].route.beside_nccl = false;
+		in_ring += !ops[i].route.kernel;
 	}
 	if (n > 1 && in_ring < n) {
 		peer_turns(ops, n);
@@ -264,7 +266,7 @@ static unsigned count_captured(const struct op *ops, unsigned n, ncclsvc_result 
 {
 	unsigned captured = 0;
 	for (unsigned i = 0; i < n; i++)
-		captured += ops[i].captured;
+		captured += ops[i].route.captured;
 	if (captured && captured < n && !*r)
 		*r = error_argument("a group mixes operations on streams that are being captured "
 				    "into a CUDA graph with operations on other streams");
@@ -276,7 +278,7 @@ static ncclsvc_result put_kernels(struct op *ops, unsigned n,
 {
 	ncclsvc_result r = NCCLSVC_OK;
 	for (unsigned i = 0, k; i < n; i = k) {
-		for (k = i + 1; k < n && ops[k].joined;)
+		for (k = i + 1; k < n && ops[k].launch.joined;)
 			k++;
 		const ncclsvc_result each = put(&ops[i], k - i);
 		r = r ? r : each;
@@ -365,8 +367,8 @@ static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned
  * communicator, others by slice. */
 static bool are_one(const struct op *a, const struct op *b)
 {
-	return a->stream_started == b->stream_started &&
-	       (a->stream_started ? a->comm == b->comm : a->slice == b->slice);
+	return a->route.stream_started == b->route.stream_started &&
+	       (a->route.stream_started ? a->comm == b->comm : a->route.slice == b->route.slice);
 }
 
 /* Submits the first n operations, which are those of the ring. If they are captured, nothing else
@@ -382,7 +384,7 @@ static ncclsvc_result submit_tasks(ncclsvc_session *s, struct op *ops, unsigned 
 			continue;
 		}
 		r = op_place(s, &ops[i]);
-		staged = staged || ops[i].chunk_bytes;
+		staged = staged || ops[i].staged.bytes;
 	}
 	if (!r && staged)
 		r = stage(s, ops, n);
@@ -421,7 +423,7 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 		r = submit_tasks(s, ops, in_ring, n);
 	else if (!r && count_captured(ops, n, &r) && !r)
 		return capture(s, ops, 0, n);
-	if (!r && kernels && !ops->captured)
+	if (!r && kernels && !ops->route.captured)
 		r = launch_kernels(s, ops + in_ring, kernels);
 	return r;
 }

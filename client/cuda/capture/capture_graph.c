@@ -36,7 +36,7 @@ CUresult capture_streams_join(const struct op *ops, unsigned n, const struct cap
 			      CUstream stream, const struct op *done)
 {
 	CUresult e = CUDA_SUCCESS;
-	for (unsigned i = 0; !e && !ops->beside_nccl && i < n; i++) {
+	for (unsigned i = 0; !e && !ops->route.beside_nccl && i < n; i++) {
 		if (done && ops[i].stream == done->stream)
 			continue;
 		e = capture_follow(c, c->input, ops[i].stream, stream);
@@ -265,7 +265,7 @@ CUresult capture_graph_note(const struct op *op, unsigned n, CUstream stream)
 ncclsvc_result capture_position(const struct op *op, struct capture_position *at)
 {
 	struct capture *c = op->comm->capture;
-	CUresult e = cuda_push(c->cuda, op->push);
+	CUresult e = cuda_push(c->cuda, op->route.push);
 	if (!e) {
 		pthread_mutex_lock(&c->turn);
 		capture_graphs_sweep(c);
@@ -273,7 +273,7 @@ ncclsvc_result capture_position(const struct op *op, struct capture_position *at
 		if (!e)
 			*at = (struct capture_position){c->graphs->number, c->graphs->operations};
 		pthread_mutex_unlock(&c->turn);
-		cuda_pop(c->cuda, op->push);
+		cuda_pop(c->cuda, op->route.push);
 	}
 	return e ? cuda_error(c->cuda, e, "cannot use the stream's capture") : NCCLSVC_OK;
 }

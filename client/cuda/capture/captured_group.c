@@ -31,11 +31,11 @@ static int by_comm(const void *a, const void *b)
 	const struct op *x = a, *y = b;
 	if ((x->comm->nranks == 1) != (y->comm->nranks == 1))
 		return x->comm->nranks == 1 ? -1 : 1;
-	if (x->stream_started != y->stream_started)
-		return x->stream_started ? 1 : -1;
+	if (x->route.stream_started != y->route.stream_started)
+		return x->route.stream_started ? 1 : -1;
 	if (x->comm->key != y->comm->key)
 		return x->comm->key < y->comm->key ? -1 : 1;
-	return x->group_index < y->group_index ? -1 : 1;
+	return x->route.group_index < y->route.group_index ? -1 : 1;
 }
 
 void captured_groups_sort(struct op *ops, unsigned n)
@@ -188,15 +188,15 @@ static struct captured_group *captured_group_new(ncclsvc_session *s, struct op *
 	*group = (struct captured_group){
 		.next = c->groups.first, .capture = c, .number = next_number(c, graph)};
 	for (unsigned i = 0; i < 2 * n; i++) {
-		const uint16_t entry = ops[i / 2].region_entries[i % 2];
+		const uint16_t entry = ops[i / 2].regions.entries[i % 2];
 		if (!entry)
 			continue;
 		device_entry_pin(s, entry);
 		group->entries[group->nentries++] = entry;
 	}
 	for (unsigned i = 0; i < n; i++) {
-		ops[i].captured_group = group->number;
-		ops[i].kept = group;
+		ops[i].kept.number = group->number;
+		ops[i].kept.group = group;
 	}
 	c->groups.first = group;
 	return group;
@@ -213,7 +213,7 @@ static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
 	r.epoch = op->comm->epoch;
 	r.flags |= SVC_TASK_TIMELINE | SVC_TASK_CAPTURED_GROUP;
 	r.timeline = c->groups.timeline;
-	r.value = op->captured_group;
+	r.value = op->kept.number;
 	r.graph = at->graph;
 	r.graph_place = at->operation;
 	atomic_store(&svc_timelines(c->groups.page->connection->ring)[r.timeline].captured_groups,
@@ -261,7 +261,7 @@ static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 void captured_groups_take_back(ncclsvc_session *s, const struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
-		take_back(s, ops[i].kept);
+		take_back(s, ops[i].kept.group);
 }
 
 ncclsvc_result captured_groups_check(ncclsvc_session *s, const struct op *ops, unsigned n)
@@ -343,7 +343,7 @@ static CUresult put(const struct op *ops, unsigned n, CUstream stream, unsigned 
 	b.error = CUDA_SUCCESS;
 	for (unsigned i = 0; parts & CAPTURED_GROUP_START && i < n; i += run_of(&ops[i], n - i)) {
 		add(&b, memop_write_32(WORD(&ops[i], go), 1));
-		add(&b, memop_write_64(WORD(&ops[i], ready), ops[i].captured_group));
+		add(&b, memop_write_64(WORD(&ops[i], ready), ops[i].kept.number));
 	}
 	for (unsigned i = 0; parts & CAPTURED_GROUP_END && i < n; i += run_of(&ops[i], n - i))
 		add(&b, memop_wait_64(WORD(&ops[i], done), SVC_CAPTURED_GROUP_DONE));
@@ -382,10 +382,10 @@ static CUresult capture_hold(const struct op *ops, unsigned n, CUstream stream)
 	CUresult e = CUDA_SUCCESS;
 	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i)) {
 		if (!e)
-			e = capture_graph_hold(ops[i].capture, stream, ops[i].kept,
+			e = capture_graph_hold(ops[i].capture, stream, ops[i].kept.group,
 					       captured_group_gone);
 		else
-			captured_group_gone(ops[i].kept);
+			captured_group_gone(ops[i].kept.group);
 	}
 	return e;
 }
@@ -422,13 +422,13 @@ static CUresult capture(const struct op *ops, unsigned n, unsigned parts)
 ncclsvc_result captured_groups_capture(const struct op *ops, unsigned n, unsigned parts)
 {
 	const struct cuda *cuda = ops->capture->cuda;
-	CUresult e = cuda_push(cuda, ops->push);
+	CUresult e = cuda_push(cuda, ops->route.push);
 	if (!e) {
 		e = capture(ops, n, parts);
-		cuda_pop(cuda, ops->push);
+		cuda_pop(cuda, ops->route.push);
 	} else if (parts & CAPTURED_GROUP_START) {
 		for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i))
-			captured_group_gone(ops[i].kept);
+			captured_group_gone(ops[i].kept.group);
 	}
 	return e ? cuda_error(cuda, e, "the operations were not captured") : NCCLSVC_OK;
 }
@@ -456,10 +456,10 @@ void captured_groups_number(struct op *ops, unsigned n)
 	for (unsigned i = 0; i < n; i++) {
 		struct capture *c = ops[i].capture;
 		const bool first = !i || ops[i - 1].comm != ops[i].comm;
-		ops[i].kept = NULL;
-		ops[i].captured_group = first ? next_number(c, 0) : c->groups.newest;
+		ops[i].kept.group = NULL;
+		ops[i].kept.number = first ? next_number(c, 0) : c->groups.newest;
 		ops[i].record.timeline = c->groups.timeline;
-		ops[i].record.value = ops[i].captured_group;
+		ops[i].record.value = ops[i].kept.number;
 		ops[i].record.flags |= SVC_TASK_TIMELINE | SVC_TASK_CAPTURED_GROUP;
 	}
 }
@@ -496,7 +496,7 @@ static void start_all(ncclsvc_session *s, const struct op *ops, unsigned n)
 	for (unsigned i = 0; i < n; i += run_of(&ops[i], n - i)) {
 		struct svc_timeline *words = stream_counters(s->gpu, ops[i].record.timeline);
 		atomic_store(&words->go, 1);
-		atomic_store(&words->ready, ops[i].captured_group);
+		atomic_store(&words->ready, ops[i].kept.number);
 	}
 	ring_doorbell(s->connection);
 }
@@ -514,10 +514,10 @@ ncclsvc_result captured_groups_launch(ncclsvc_session *s, const struct op *ops, 
 	const struct cuda *cuda = ops->capture->cuda;
 	if (parts & CAPTURED_GROUP_START)
 		turns(ops, n, pthread_mutex_lock);
-	CUresult e = cuda_push(cuda, ops->push);
+	CUresult e = cuda_push(cuda, ops->route.push);
 	if (!e) {
 		e = launch(ops, n, parts);
-		cuda_pop(cuda, ops->push);
+		cuda_pop(cuda, ops->route.push);
 	}
 	if (parts & CAPTURED_GROUP_END)
 		turns(ops, n, pthread_mutex_unlock);

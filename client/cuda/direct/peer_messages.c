@@ -11,11 +11,11 @@
 void peer_turns(struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		if (ops[i].kernel == KERNEL_MESSAGES)
+		if (ops[i].route.kernel == KERNEL_MESSAGES)
 			ops[i].comm->peer->turns[peer_dir_of(&ops[i].record)] = 0;
 	for (unsigned i = 0; i < n; i++)
-		if (ops[i].kernel == KERNEL_MESSAGES)
-			ops[i].turn = ops[i].comm->peer->turns[peer_dir_of(&ops[i].record)]++;
+		if (ops[i].route.kernel == KERNEL_MESSAGES)
+			ops[i].route.turn = ops[i].comm->peer->turns[peer_dir_of(&ops[i].record)]++;
 }
 
 static uint64_t message_bytes(const struct svc_record *r)
@@ -55,11 +55,11 @@ static void parts_fill(const struct op *ops, unsigned n, struct peer_messages *m
 	for (unsigned i = 0; i < n; i++) {
 		const struct svc_record *r = &ops[i].record;
 		const unsigned peer_dir = peer_dir_of(r), part = next[peer_dir]++;
-		if (part == m->first[peer_dir] && ops[i].message)
-			m->before[peer_dir] = ops[i].message - 1;
+		if (part == m->first[peer_dir] && ops[i].launch.message)
+			m->before[peer_dir] = ops[i].launch.message - 1;
 		m->parts[part].at = (uintptr_t)(r->op == NCCLSVC_SEND ? ops[i].src : ops[i].dst);
 		m->parts[part].header = peer_message(r->type, message_bytes(r));
-		m->parts[part].share = ops[i].shares[1];
+		m->parts[part].share = ops[i].regions.shares[1];
 		m->parts[part].share_at = r->dst_offset;
 	}
 }
