@@ -26,6 +26,16 @@
 
 #define SEND_MS 5000
 
+/* A group on one of its routes: all of it is captured; otherwise the first operations go to the
+ * daemon through the ring, and those behind them are kernels. */
+struct submission {
+	struct op *ops;
+	unsigned n, in_ring;
+	bool captured;
+	bool staged; /* some of those in the ring go through chunks */
+	bool on_gpu; /* some of those in the ring are on GPUs */
+};
+
 /* Everything that can refuse the tasks, ordered so that nothing changes after the last check. */
 static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n)
 {
@@ -185,7 +195,7 @@ static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 	s->tasks.entered += n;
 }
 
-/* ---- Kernels ---- */
+/* ---- Routes ---- */
 
 /* Puts the operations of the ring first. Kernels follow in an order that is the same on all ranks,
  * whatever else is in their groups; otherwise kernels on one stream could wait for each other
@@ -218,60 +228,97 @@ static void beside_nccl_choose(struct op *ops, unsigned in_ring, unsigned n)
 		ops[i].route.beside_nccl = any && svc_op_is_p2p(ops[i].record.op);
 }
 
-/* Chooses each operation's transport, and moves those of the ring to the front. Returns their
- * number. */
-static unsigned choose(struct op *ops, unsigned n)
+/* Chooses each operation's transport, and moves those of the ring to the front. */
+static struct submission classify(struct op *ops, unsigned n)
 {
-	unsigned in_ring = 0;
+	struct submission b = {.ops = ops, .n = n};
 	for (unsigned i = 0; i < n; i++) {
-		ops[i].route.kernel = (uint8_t)peer_choose(&ops[i]);
-		ops[i].route.group_index = i;
-		ops[i].route.turn = ops[i].route.slice = 0;
-		ops[i].route.beside_nccl = false;
-		in_ring += !ops[i].route.kernel;
+		ops[i].route = (struct op_route){.kernel = (uint8_t)peer_choose(&ops[i]),
+						 .group_index = i};
+		b.in_ring += !ops[i].route.kernel;
 	}
-	if (n > 1 && in_ring < n) {
+	if (n > 1 && b.in_ring < n) {
 		peer_turns(ops, n);
 		qsort(ops, n, sizeof(*ops), by_transport);
-		beside_nccl_choose(ops, in_ring, n);
+		beside_nccl_choose(ops, b.in_ring, n);
 	}
-	return in_ring;
+	return b;
 }
 
-static ncclsvc_result prepare_kernels(ncclsvc_session *s, struct op *ops, unsigned n)
-{
-	ncclsvc_result r = NCCLSVC_OK;
-	for (unsigned i = 0; !r && i < n; i++)
-		r = peer_prepare(s->gpu, &ops[i]);
-	return r;
-}
+/* ---- Checks: they change nothing that others see ---- */
 
-/* Shares the buffers of the kernels, which are behind the first in_ring of the n operations. */
-static ncclsvc_result share_buffers(ncclsvc_session *s, struct op *ops, unsigned in_ring,
-				    unsigned n)
+/* Shares the kernels' buffers. */
+static ncclsvc_result share_buffers(ncclsvc_session *s, const struct submission *b)
 {
 	uint64_t since = 0;
 	bool finished = false;
 	ncclsvc_result r = NCCLSVC_OK;
 	while (!r && !finished) {
-		r = shares_prepare(s, ops + in_ring, n - in_ring, &since, &finished);
+		r = shares_prepare(s, b->ops + b->in_ring, b->n - b->in_ring, &since, &finished);
 		if (!r && !finished)
-			r = ready(s, ops, n);
+			r = ready(s, b->ops, b->n);
 	}
 	return r;
 }
 
-/* Returns how many of them are captured: all or none, otherwise sets *r. */
-static unsigned count_captured(const struct op *ops, unsigned n, ncclsvc_result *r)
+static ncclsvc_result check_kernels(ncclsvc_session *s, const struct submission *b)
+{
+	ncclsvc_result r = share_buffers(s, b);
+	for (unsigned i = b->in_ring; !r && i < b->n; i++)
+		r = peer_prepare(s->gpu, &b->ops[i]);
+	return r;
+}
+
+/* Finds the buffers of the ring's operations, and their streams. */
+static ncclsvc_result check_ring(ncclsvc_session *s, struct submission *b)
+{
+	uint64_t since = 0;
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned i = 0; !r && i < b->in_ring; i++) {
+		struct op *op = &b->ops[i];
+		if (op->comm->device >= 0) {
+			b->on_gpu = true;
+			continue;
+		}
+		r = op_place(s, op);
+		b->staged = b->staged || op->staged.bytes;
+	}
+	if (!r && b->staged)
+		r = stage(s, b->ops, b->in_ring);
+	for (bool finished = !b->on_gpu; !r && !finished;) {
+		r = gpu_prepare(s, b->ops, b->in_ring, &since, &finished);
+		if (!r && !finished)
+			r = ready(s, b->ops, b->n);
+	}
+	return r;
+}
+
+/* All operations are captured, or none. */
+static ncclsvc_result check_captured(struct submission *b)
 {
 	unsigned captured = 0;
-	for (unsigned i = 0; i < n; i++)
-		captured += ops[i].route.captured;
-	if (captured && captured < n && !*r)
-		*r = error_argument("a group mixes operations on streams that are being captured "
-				    "into a CUDA graph with operations on other streams");
-	return captured;
+	for (unsigned i = 0; i < b->n; i++)
+		captured += b->ops[i].route.captured;
+	b->captured = captured;
+	if (captured && captured < b->n)
+		return error_argument("a group mixes operations on streams that are being captured "
+				      "into a CUDA graph with operations on other streams");
+	return NCCLSVC_OK;
 }
+
+static ncclsvc_result check(ncclsvc_session *s, struct submission *b)
+{
+	ncclsvc_result r = ready(s, b->ops, b->n);
+	if (!r && b->in_ring > SVC_GROUP_TASKS)
+		r = ops_slice(b->ops, b->in_ring);
+	if (!r && b->in_ring < b->n)
+		r = check_kernels(s, b);
+	if (!r && b->in_ring)
+		r = check_ring(s, b);
+	return r ? r : check_captured(b);
+}
+
+/* ---- Kernels ---- */
 
 static ncclsvc_result put_kernels(struct op *ops, unsigned n,
 				  ncclsvc_result (*put)(const struct op *ops, unsigned n))
@@ -309,6 +356,8 @@ static ncclsvc_result launch_kernels(ncclsvc_session *s, struct op *ops, unsigne
 	return r;
 }
 
+/* ---- Captures ---- */
+
 /* The first in_ring operations go to NCCL. Captured operations are not tasks. */
 static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ring, unsigned n)
 {
@@ -335,33 +384,44 @@ static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ri
 	return r;
 }
 
-/* The first n are not kernels. */
-static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned n, unsigned all)
+/* The daemon keeps the first n, which are not kernels. */
+static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	unsigned alone = 0;
-	struct op *copies = ops;
-	captured_groups_sort(ops, n);
-	while (alone < n && ops[alone].comm->nranks == 1)
-		alone++;
-	ops += alone;
-	n -= alone;
-	all -= alone;
-	ncclsvc_result r = n ? captured_groups_check(s, ops, n) : NCCLSVC_OK;
+	ncclsvc_result r = captured_groups_check(s, ops, n);
 	for (unsigned i = 0; !r && i < n; i++)
 		r = capture_open(s, ops[i].comm);
-	if (!r && n)
-		r = captured_groups_keep(s, ops, n);
+	return r ? r : captured_groups_keep(s, ops, n);
+}
+
+/* Operations of communicators of one rank, which are copies, come first. */
+static unsigned copies_first(struct op *ops, unsigned n)
+{
+	unsigned copies = 0;
+	captured_groups_sort(ops, n);
+	while (copies < n && ops[copies].comm->nranks == 1)
+		copies++;
+	return copies;
+}
+
+static ncclsvc_result submit_captures(ncclsvc_session *s, const struct submission *b)
+{
+	const unsigned copies = copies_first(b->ops, b->in_ring);
+	struct op *ops = b->ops + copies;
+	const unsigned kept = b->in_ring - copies, n = b->n - copies;
+	ncclsvc_result r = kept ? keep(s, ops, kept) : NCCLSVC_OK;
 	if (r)
 		return r;
 	/* A refusal leaves nothing in the graph. */
-	if (all)
-		r = ready(s, ops, all);
-	for (unsigned i = 0; !r && i < alone; i++)
-		r = peer_capture_alone(s->gpu, &copies[i]);
+	if (b->in_ring && n)
+		r = ready(s, ops, n);
+	for (unsigned i = 0; !r && i < copies; i++)
+		r = peer_capture_alone(s->gpu, &b->ops[i]);
 	if (r)
-		captured_groups_take_back(s, ops, n);
-	return r || !all ? r : capture(s, ops, n, all);
+		captured_groups_take_back(s, ops, kept);
+	return r || !n ? r : capture(s, ops, kept, n);
 }
+
+/* ---- The ring ---- */
 
 /* Whether two operations of a task group form one group: those that a stream starts are grouped by
  * communicator, others by slice. */
@@ -371,59 +431,33 @@ static bool are_one(const struct op *a, const struct op *b)
 	       (a->route.stream_started ? a->comm == b->comm : a->route.slice == b->route.slice);
 }
 
-/* Submits the first n operations, which are those of the ring. If they are captured, nothing else
- * is left to do. */
-static ncclsvc_result submit_tasks(ncclsvc_session *s, struct op *ops, unsigned n, unsigned all)
+static ncclsvc_result submit_ring(ncclsvc_session *s, const struct submission *b)
 {
-	bool staged = false, finished = true;
-	uint64_t since = 0;
+	struct op *ops = b->ops;
+	const unsigned n = b->in_ring;
 	ncclsvc_result r = NCCLSVC_OK;
-	for (unsigned i = 0; !r && i < n; i++) {
-		if (ops[i].comm->device >= 0) {
-			finished = false;
-			continue;
-		}
-		r = op_place(s, &ops[i]);
-		staged = staged || ops[i].staged.bytes;
-	}
-	if (!r && staged)
-		r = stage(s, ops, n);
-	bool on_gpu = !finished;
-	while (!r && !finished) {
-		r = gpu_prepare(s, ops, n, &since, &finished);
-		if (!r && !finished)
-			r = ready(s, ops, all);
-	}
-	if (!r && count_captured(ops, all, &r) && !r)
-		return capture_tasks(s, ops, n, all);
-	for (unsigned i = 0; !r && i < n; i++)
+	for (unsigned i = 0; i < n; i++)
 		finish_record(&ops[i], i + 1 < n && are_one(&ops[i], &ops[i + 1]));
-	if (!r && s->options.no_ring)
+	if (s->options.no_ring)
 		r = send_all(s, ops, n);
-	else if (!r)
+	else
 		publish_all(s, ops, n);
-	if (!r && on_gpu)
-		r = gpu_submitted(s, ops, n);
-	if (staged)
-		release(s, ops, n);
-	return r;
+	return !r && b->on_gpu ? gpu_submitted(s, ops, n) : r;
 }
 
 ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	const unsigned in_ring = choose(ops, n), kernels = n - in_ring;
-	ncclsvc_result r = ready(s, ops, n);
-	if (!r && in_ring > SVC_GROUP_TASKS)
-		r = ops_slice(ops, in_ring);
-	if (!r && kernels)
-		r = share_buffers(s, ops, in_ring, n);
-	if (!r && kernels)
-		r = prepare_kernels(s, ops + in_ring, kernels);
-	if (!r && in_ring)
-		r = submit_tasks(s, ops, in_ring, n);
-	else if (!r && count_captured(ops, n, &r) && !r)
-		return capture(s, ops, 0, n);
-	if (!r && kernels && !ops->route.captured)
-		r = launch_kernels(s, ops + in_ring, kernels);
+	struct submission b = classify(ops, n);
+	ncclsvc_result r = check(s, &b);
+	if (!r && b.captured) {
+		r = submit_captures(s, &b);
+	} else if (!r) {
+		if (b.in_ring)
+			r = submit_ring(s, &b);
+		if (!r && b.in_ring < n)
+			r = launch_kernels(s, ops + b.in_ring, n - b.in_ring);
+	}
+	if (b.staged)
+		release(s, ops, b.in_ring);
 	return r;
 }
