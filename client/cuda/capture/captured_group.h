@@ -12,34 +12,34 @@
 #include "capture.h"
 #include "core/task_slot.h"
 
+/* ---- captured_group.c: numbers, and what the daemon keeps ---- */
+
 /* Groups the operations by communicator: those of one rank first, then those that no stream starts,
  * then all others. */
 void captured_groups_sort(struct op *ops, unsigned n);
+/* How many operations, starting with the first, are on the same communicator. */
+static inline unsigned captured_group_run(const struct op *ops, unsigned n)
+{
+	unsigned k = 1;
+	while (k < n && ops[k].comm == ops->comm)
+		k++;
+	return k;
+}
 /* Refuses operations that cannot be captured. Locked. */
 ncclsvc_result captured_groups_check(ncclsvc_session *s, const struct op *ops, unsigned n);
 /* Has the daemon keep the operations, whose buffers are known and whose communicators have been
  * opened for captures (capture_open). Each communicator's operations form one captured group.
- * Locked; yields.
- */
+ * Locked; yields. */
 ncclsvc_result captured_groups_keep(ncclsvc_session *s, struct op *ops, unsigned n);
 /* Takes back captured groups that no graph will contain. Keeps the last error. Locked; yields. */
 void captured_groups_take_back(ncclsvc_session *s, const struct op *ops, unsigned n);
-/* A captured group's parts on a stream: the operations start; the stream waits for their end. */
-enum captured_group_part { CAPTURED_GROUP_START = 1, CAPTURED_GROUP_END = 2 };
-/* Puts parts of the kept groups into the graph. Not locked. */
-ncclsvc_result captured_groups_capture(const struct op *ops, unsigned n, unsigned parts);
+/* A user object's destructor, for a graph with the captured group: the driver calls it on its own
+ * thread. */
+void captured_group_gone(void *arg);
 /* Prepares an operation outside graphs that its stream starts, or refuses it. Locked. */
 ncclsvc_result captured_group_prepare(ncclsvc_session *s, struct op *op);
 /* Numbers such operations of a group, which are sorted. Locked. */
 void captured_groups_number(struct op *ops, unsigned n);
-/* Puts the parts of these operations, which are in the ring, on their streams. `parts` are both, in
- * turn. Locked. */
-ncclsvc_result captured_groups_launch(ncclsvc_session *s, const struct op *ops, unsigned n,
-				      unsigned parts);
-/* Makes later work on the stream wait for everything that captured groups have started so far.
- * Locked. */
-ncclsvc_result captured_group_stream_wait(ncclsvc_session *s, CUstream handle,
-					  const struct slot *slot);
 /* Whether operations on the member's communicator must be started by their streams, like those of
  * graphs: while such graphs exist, or such operations are pending. The answer is constant within a
  * submission (clock). c can be NULL. Also reports graphs that are gone to the daemon, like _sweep.
@@ -50,5 +50,20 @@ void captured_groups_sweep(ncclsvc_session *s, struct capture *c);
 void captured_groups_forget(ncclsvc_session *s, struct capture *c);
 /* Frees the captured groups together with c, and gives their timeline back. */
 void captured_groups_free(struct capture *c);
+
+/* ---- captured_group_stream.c ---- */
+
+/* A captured group's phases on a stream: the operations start; the stream waits for their end. */
+enum captured_group_phase { CAPTURED_GROUP_START = 1, CAPTURED_GROUP_END = 2 };
+/* Puts phases of the kept groups into the graph. Not locked. */
+ncclsvc_result captured_groups_capture(const struct op *ops, unsigned n, unsigned phases);
+/* Puts phases of these operations, which are in the ring, on their streams: both, in turn. Locked.
+ */
+ncclsvc_result captured_groups_launch(ncclsvc_session *s, const struct op *ops, unsigned n,
+				      unsigned phases);
+/* Makes later work on the stream wait for everything that captured groups have started so far.
+ * Locked. */
+ncclsvc_result captured_group_stream_wait(ncclsvc_session *s, CUstream handle,
+					  const struct slot *slot);
 
 #endif
