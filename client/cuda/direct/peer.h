@@ -56,7 +56,7 @@ struct peer {
 	uint64_t checked[PEER_CHECKED]; /* buffers known to be GPU memory, by hash */
 	/* Numbers of its shares (shares.c), by their regions' entries; NULL: none yet */
 	uint32_t *shares, nshares;
-	/* Others' shares (imports.c): how many are known of each rank, and mapped. */
+	/* Others' shares (importer.c): how many are known of each rank, and mapped. */
 	struct importer *importer; /* NULL: nothing is mapped */
 	struct import *imports;
 	uint32_t known[PEER_RANKS], mapped[PEER_RANKS];

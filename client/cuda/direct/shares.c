@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Shares: regions of GPU memory that this rank shares with the other ranks of an epoch, whose
- * libraries map them (imports.c). A share's slot is its region's entry in the table, so it is
+ * libraries map them (importer.c). A share's slot is its region's entry in the table, so it is
  * free again when the memory is gone and no task uses it. */
 #include <stdlib.h>
 

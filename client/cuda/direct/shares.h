@@ -19,7 +19,7 @@ ncclsvc_result shares_prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 /* The epoch is over. Locked. */
 void shares_end(struct gpu *g, struct peer *p);
 
-/* ---- imports.c ---- */
+/* ---- importer.c ---- */
 
 /* The member's part is open: maps what others share, in the background. If that is not possible,
  * large collectives go through staging memory. Yields; not locked. */

@@ -16,10 +16,9 @@
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "cuda/capture/capture_graph.h"
-#include "peer.h"
+#include "imports.h"
 #include "shares.h"
 
-#define ANSWER_MS  2000
 /* The driver unmaps memory that was mapped by its IPC handle only when no kernel runs. A member
  * that frees memory waits so long for other members' kernels, which may be waiting for it. */
 #define KERNELS_NS UINT64_C(10000000)
@@ -27,102 +26,7 @@
 /* How long the session's end waits for the thread, which may be in the driver. */
 #define CLOSE_S	   2
 
-struct import {
-	struct import *next;
-	CUcontext context;
-	CUdeviceptr at;
-	size_t bytes;
-	uint64_t *parts; /* bytes of each mapping; the driver unmaps only whole ones */
-	uint32_t nparts;
-	enum {
-		IMPORT_NONE, /* it could not be mapped */
-		IMPORT_HANDLE,
-		IMPORT_PARTS,
-		IMPORT_HERE, /* memory of this process */
-	} kind;
-	uint32_t rank, slot, number;
-};
-
-struct importer {
-	atomic_uint refs; /* of the session, the thread, and members */
-	const struct cuda *cuda;
-	pthread_t thread;
-	pthread_mutex_t use; /* held while the thread uses the session */
-	ncclsvc_session *session;
-	uint32_t generation; /* of the connection that the bell is of */
-	int wake, bell;
-	pthread_mutex_t lock;
-	/* With this lock: a bell for the thread to take, -1: none; and imports to be freed when no
-	 * kernel runs. */
-	int new_bell;
-	struct import *discarded;
-};
-
-/* An entry of a log, which the thread handles without the session's lock. */
-struct job {
-	struct peer *peer;
-	uint32_t handle; /* the communicator's */
-	uint64_t position;
-	struct svc_shared_reply shared;
-	struct import *import;
-};
-
-/* ---- Mapping. The context must be current. ---- */
-
-static void parts_unmap(const struct cuda *cuda, struct import *i)
-{
-	CUdeviceptr at = i->at;
-	for (uint32_t k = 0; k < i->nparts; at += i->parts[k++])
-		cuda->cuMemUnmap(at, i->parts[k]);
-	cuda->cuMemAddressFree(i->at, i->bytes);
-}
-
-static void import_free(const struct cuda *cuda, struct import *i)
-{
-	if (!i)
-		return;
-	if (!cuda_push(cuda, i->context)) {
-		if (i->kind == IMPORT_HANDLE)
-			cuda->cuIpcCloseMemHandle(i->at);
-		else if (i->kind == IMPORT_PARTS)
-			parts_unmap(cuda, i);
-		cuda_pop(cuda, i->context);
-	}
-	free(i->parts);
-	free(i);
-}
-
-static CUresult part_map(const struct cuda *cuda, int fd, CUdeviceptr at, size_t bytes)
-{
-	CUmemGenericAllocationHandle handle;
-	CUresult e = cuda->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
-							  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	if (e)
-		return e;
-	e = cuda->cuMemMap(at, bytes, 0, handle, 0);
-	cuda->cuMemRelease(handle);
-	return e;
-}
-
 /* ---- The session, as the thread uses it ---- */
-
-/* NULL: the session closes. Otherwise locked. */
-static ncclsvc_session *session_use(struct importer *m)
-{
-	pthread_mutex_lock(&m->use);
-	if (!m->session) {
-		pthread_mutex_unlock(&m->use);
-		return NULL;
-	}
-	session_lock(m->session);
-	return m->session;
-}
-
-static void session_unuse(struct importer *m)
-{
-	session_unlock(m->session);
-	pthread_mutex_unlock(&m->use);
-}
 
 /* Locked. */
 static bool has_news(const struct peer *p)
@@ -161,175 +65,6 @@ static bool job_find(struct importer *m, struct job *job)
 	if (s)
 		session_unuse(m);
 	return good;
-}
-
-/* The fd of a part of the region; -1: there is none. */
-static int part_fetch(struct importer *m, const struct job *job, uint32_t part, uint64_t *bytes)
-{
-	struct call call = {.fd = -1};
-	struct svc_shared_part_reply reply;
-	const struct svc_shared_part request = {
-		.comm = job->handle, .part = part, .position = job->position};
-	ncclsvc_session *s = session_use(m);
-	if (!s)
-		return -1;
-	if (call_run(s, &call, SVC_SHARED_PART, &request, -1, deadline_in(ANSWER_MS)))
-		call.fd = -1;
-	session_unuse(m);
-	memcpy(&reply, call.body, sizeof(reply));
-	*bytes = reply.bytes;
-	return call.fd;
-}
-
-/* ---- Jobs ---- */
-
-static bool parts_map(struct importer *m, const struct job *job, struct import *i)
-{
-	uint64_t done = 0, bytes = 0;
-	CUmemAccessDesc access = {
-		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = job->peer->capture->device},
-		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-	};
-	for (uint32_t k = 0; k < job->shared.parts; k++, done += bytes) {
-		const int fd = part_fetch(m, job, k, &bytes);
-		const bool fits = fd >= 0 && bytes && bytes <= i->bytes - done;
-		const CUresult e = fits ? part_map(m->cuda, fd, i->at + done, bytes)
-					: CUDA_ERROR_INVALID_VALUE;
-		if (fd >= 0)
-			close(fd);
-		if (e)
-			return false;
-		i->parts[i->nparts++] = bytes;
-	}
-	return done == i->bytes && !m->cuda->cuMemSetAccess(i->at, done, &access, 1);
-}
-
-/* Memory of another member in this process, whose handle cannot be opened here. */
-static bool here_reach(const struct importer *m, const struct job *job)
-{
-	CUcontext owner = NULL;
-	if (m->cuda->cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, job->shared.base))
-		return false;
-	if (owner == job->peer->capture->context)
-		return true;
-	const CUresult e = m->cuda->cuCtxEnablePeerAccess(owner, 0);
-	return !e || e == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-}
-
-static bool is_here(const struct job *job)
-{
-	const struct peer *p = job->peer;
-	return peer_control_of(p->controls, (uint32_t)job->shared.rank)->pid == p->control->pid;
-}
-
-static bool region_map(struct importer *m, const struct job *job, struct import *i)
-{
-	const struct svc_shared_reply *shared = &job->shared;
-	CUipcMemHandle handle;
-	memcpy(&handle, shared->handle, sizeof(handle));
-	i->kind = shared->kind == SVC_REGION_IPC ? IMPORT_HANDLE : IMPORT_PARTS;
-	if (i->kind == IMPORT_HANDLE && is_here(job)) {
-		i->kind = IMPORT_HERE;
-		i->at = shared->base;
-		return here_reach(m, job);
-	}
-	if (i->kind == IMPORT_HANDLE)
-		return !m->cuda->cuIpcOpenMemHandle(&i->at, handle,
-						    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-	i->parts = calloc(shared->parts, sizeof(*i->parts));
-	if (!i->parts || m->cuda->cuMemAddressReserve(&i->at, shared->bytes, 0, 0, 0))
-		return false;
-	if (parts_map(m, job, i))
-		return true;
-	parts_unmap(m->cuda, i);
-	return false;
-}
-
-/* If that fails, the import stays empty: the memory may be gone, and then a DROP follows. */
-static void job_map(struct importer *m, struct job *job)
-{
-	struct import *i = calloc(1, sizeof(*i));
-	if (!i)
-		return;
-	*i = (struct import){.context = job->peer->capture->context,
-			     .bytes = job->shared.bytes,
-			     .rank = (uint32_t)job->shared.rank,
-			     .slot = job->shared.slot,
-			     .number = job->shared.number};
-	job->import = i;
-	if (cuda_push(m->cuda, i->context))
-		return;
-	if (!region_map(m, job, i))
-		i->kind = IMPORT_NONE;
-	cuda_pop(m->cuda, i->context);
-}
-
-/* Takes it out of the member's list. Locked. */
-static struct import *import_take(struct peer *p, uint32_t rank, uint32_t slot)
-{
-	struct import **at = &p->imports;
-	while (*at && ((*at)->rank != rank || (*at)->slot != slot))
-		at = &(*at)->next;
-	struct import *i = *at;
-	if (i)
-		*at = i->next;
-	return i;
-}
-
-/* Writes words that kernels read. Locked. */
-static bool word_write(const struct peer *p, uint64_t at, const void *word, size_t bytes)
-{
-	const struct capture *c = p->capture;
-	if (cuda_push(c->cuda, c->context))
-		return false;
-	const int mode = relaxed_begin(c->cuda);
-	const bool good = !c->cuda->cuMemcpyHtoDAsync(p->own.at + at, word, bytes, p->asking) &&
-			  !c->cuda->cuStreamSynchronize(p->asking);
-	relaxed_end(c->cuda, mode);
-	cuda_pop(c->cuda, c->context);
-	return good;
-}
-
-/* Tells the kernels up to which share all of the rank's are mapped. From the first on that cannot
- * be mapped, all go through staging memory. Locked. */
-static void shares_count(struct peer *p, uint32_t rank)
-{
-	uint32_t mapped = p->known[rank];
-	for (const struct import *i = p->imports; i; i = i->next)
-		if (i->rank == rank && !i->kind && i->number <= mapped)
-			mapped = i->number - 1;
-	if (mapped > p->mapped[rank] &&
-	    word_write(p, PEER_MAPPED + rank * sizeof(uint32_t), &mapped, sizeof(mapped)))
-		p->mapped[rank] = mapped;
-}
-
-/* Locked. */
-static void share_keep(struct job *job)
-{
-	struct peer *p = job->peer;
-	struct import *i = job->import;
-	const uint32_t rank = (uint32_t)job->shared.rank, slot = job->shared.slot;
-	const uint64_t entry =
-		PEER_TABLE + ((uint64_t)rank * PEER_SHARES + slot) * sizeof(uint64_t);
-	const bool maps = job->shared.what == SVC_SHARED_MAP;
-	if (job->shared.number != p->known[rank] + 1 || (maps && !i) ||
-	    (maps && i->kind && !word_write(p, entry, &i->at, sizeof(i->at))))
-		return;
-	p->known[rank]++;
-	if (maps) {
-		i->next = p->imports;
-		p->imports = i;
-		job->import = NULL;
-	}
-	shares_count(p, rank);
-}
-
-/* The import is to be freed. Locked. */
-static void share_drop(struct job *job)
-{
-	const uint32_t rank = (uint32_t)job->shared.rank;
-	job->import = import_take(job->peer, rank, job->shared.slot);
-	shares_count(job->peer, rank);
 }
 
 static bool is_valid(const struct job *job)
@@ -417,12 +152,12 @@ static void job_do(struct importer *m, struct job *job)
 	struct peer *p = job->peer;
 	const bool other = is_valid(job) && job->shared.rank != p->call.rank;
 	if (other && job->shared.what == SVC_SHARED_MAP)
-		job_map(m, job);
+		import_map(m, job);
 	ncclsvc_session *s = session_use(m);
 	if (s && other && job->shared.what == SVC_SHARED_DROP)
-		share_drop(job);
+		import_table_drop(job);
 	else if (s && other && job->shared.what != SVC_SHARED_NONE)
-		share_keep(job);
+		import_table_add(job);
 	if (s)
 		session_unuse(m);
 	import_end(m, job);
