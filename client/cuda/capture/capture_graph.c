@@ -138,8 +138,9 @@ static CUresult order_begin(const struct capture *c)
 	CUresult e = CUDA_SUCCESS;
 	if (capture_graphs_live(c))
 		return CUDA_SUCCESS;
-	if (c->peer && c->peer->any)
-		e = peer_wait_ended(c->peer, c->side_stream, c->peer->latest, c->peer->blocks);
+	if (c->peer && c->peer->newest.any)
+		e = peer_wait_ended(c->peer, c->side_stream, c->peer->newest.kernel_seq,
+				    c->peer->newest.blocks);
 	return e ? e : c->cuda->cuEventRecord(c->order, c->side_stream);
 }
 

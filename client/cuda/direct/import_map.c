@@ -9,11 +9,11 @@
 #include "imports.h"
 
 /* The context must be current. */
-static void parts_unmap(const struct cuda *cuda, struct import *i)
+static void mappings_unmap(const struct cuda *cuda, struct import *i)
 {
 	CUdeviceptr at = i->at;
-	for (uint32_t k = 0; k < i->nparts; at += i->parts[k++])
-		cuda->cuMemUnmap(at, i->parts[k]);
+	for (uint32_t k = 0; k < i->nmappings; at += i->mappings[k++])
+		cuda->cuMemUnmap(at, i->mappings[k]);
 	cuda->cuMemAddressFree(i->at, i->bytes);
 }
 
@@ -24,15 +24,15 @@ void import_free(const struct cuda *cuda, struct import *i)
 	if (!cuda_push(cuda, i->context)) {
 		if (i->kind == IMPORT_HANDLE)
 			cuda->cuIpcCloseMemHandle(i->at);
-		else if (i->kind == IMPORT_PARTS)
-			parts_unmap(cuda, i);
+		else if (i->kind == IMPORT_MAPPINGS)
+			mappings_unmap(cuda, i);
 		cuda_pop(cuda, i->context);
 	}
-	free(i->parts);
+	free(i->mappings);
 	free(i);
 }
 
-static CUresult part_map(const struct cuda *cuda, int fd, CUdeviceptr at, size_t bytes)
+static CUresult mapping_map(const struct cuda *cuda, int fd, CUdeviceptr at, size_t bytes)
 {
 	CUmemGenericAllocationHandle handle;
 	CUresult e = cuda->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
@@ -44,13 +44,13 @@ static CUresult part_map(const struct cuda *cuda, int fd, CUdeviceptr at, size_t
 	return e;
 }
 
-/* The fd of a part of the region; -1: there is none. */
-static int part_fetch(struct importer *m, const struct job *job, uint32_t part, uint64_t *bytes)
+/* The fd of one of the region's mappings; -1: there is none. */
+static int mapping_fetch(struct importer *m, const struct job *job, uint32_t index, uint64_t *bytes)
 {
 	struct call call = {.fd = -1};
 	struct svc_shared_part_reply reply;
 	const struct svc_shared_part request = {
-		.comm = job->handle, .part = part, .position = job->position};
+		.comm = job->handle, .part = index, .position = job->position};
 	ncclsvc_session *s = session_use(m);
 	if (!s)
 		return -1;
@@ -62,7 +62,7 @@ static int part_fetch(struct importer *m, const struct job *job, uint32_t part, 
 	return call.fd;
 }
 
-static bool parts_map(struct importer *m, const struct job *job, struct import *i)
+static bool mappings_map(struct importer *m, const struct job *job, struct import *i)
 {
 	uint64_t done = 0, bytes = 0;
 	CUmemAccessDesc access = {
@@ -70,15 +70,15 @@ static bool parts_map(struct importer *m, const struct job *job, struct import *
 		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 	};
 	for (uint32_t k = 0; k < job->shared.parts; k++, done += bytes) {
-		const int fd = part_fetch(m, job, k, &bytes);
+		const int fd = mapping_fetch(m, job, k, &bytes);
 		const bool fits = fd >= 0 && bytes && bytes <= i->bytes - done;
-		const CUresult e = fits ? part_map(m->cuda, fd, i->at + done, bytes)
+		const CUresult e = fits ? mapping_map(m->cuda, fd, i->at + done, bytes)
 					: CUDA_ERROR_INVALID_VALUE;
 		if (fd >= 0)
 			close(fd);
 		if (e)
 			return false;
-		i->parts[i->nparts++] = bytes;
+		i->mappings[i->nmappings++] = bytes;
 	}
 	return done == i->bytes && !m->cuda->cuMemSetAccess(i->at, done, &access, 1);
 }
@@ -106,7 +106,7 @@ static bool region_map(struct importer *m, const struct job *job, struct import 
 	const struct svc_shared_reply *shared = &job->shared;
 	CUipcMemHandle handle;
 	memcpy(&handle, shared->handle, sizeof(handle));
-	i->kind = shared->kind == SVC_REGION_IPC ? IMPORT_HANDLE : IMPORT_PARTS;
+	i->kind = shared->kind == SVC_REGION_IPC ? IMPORT_HANDLE : IMPORT_MAPPINGS;
 	if (i->kind == IMPORT_HANDLE && is_here(job)) {
 		i->kind = IMPORT_HERE;
 		i->at = shared->base;
@@ -115,12 +115,12 @@ static bool region_map(struct importer *m, const struct job *job, struct import 
 	if (i->kind == IMPORT_HANDLE)
 		return !m->cuda->cuIpcOpenMemHandle(&i->at, handle,
 						    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-	i->parts = calloc(shared->parts, sizeof(*i->parts));
-	if (!i->parts || m->cuda->cuMemAddressReserve(&i->at, shared->bytes, 0, 0, 0))
+	i->mappings = calloc(shared->parts, sizeof(*i->mappings));
+	if (!i->mappings || m->cuda->cuMemAddressReserve(&i->at, shared->bytes, 0, 0, 0))
 		return false;
-	if (parts_map(m, job, i))
+	if (mappings_map(m, job, i))
 		return true;
-	parts_unmap(m->cuda, i);
+	mappings_unmap(m->cuda, i);
 	return false;
 }
 

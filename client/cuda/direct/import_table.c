@@ -5,7 +5,7 @@
 /* Takes it out of the member's list. Locked. */
 static struct import *import_take(struct peer *p, uint32_t rank, uint32_t slot)
 {
-	struct import **at = &p->imports;
+	struct import **at = &p->imports.first;
 	while (*at && ((*at)->rank != rank || (*at)->slot != slot))
 		at = &(*at)->next;
 	struct import *i = *at;
@@ -32,13 +32,13 @@ static bool word_write(const struct peer *p, uint64_t at, const void *word, size
  * be mapped, all go through staging memory. Locked. */
 static void shares_count(struct peer *p, uint32_t rank)
 {
-	uint32_t mapped = p->known[rank];
-	for (const struct import *i = p->imports; i; i = i->next)
+	uint32_t mapped = p->imports.known[rank];
+	for (const struct import *i = p->imports.first; i; i = i->next)
 		if (i->rank == rank && !i->kind && i->number <= mapped)
 			mapped = i->number - 1;
-	if (mapped > p->mapped[rank] &&
+	if (mapped > p->imports.mapped[rank] &&
 	    word_write(p, PEER_MAPPED + rank * sizeof(uint32_t), &mapped, sizeof(mapped)))
-		p->mapped[rank] = mapped;
+		p->imports.mapped[rank] = mapped;
 }
 
 void import_table_add(struct job *job)
@@ -49,13 +49,13 @@ void import_table_add(struct job *job)
 	const uint64_t entry =
 		PEER_TABLE + ((uint64_t)rank * PEER_SHARES + slot) * sizeof(uint64_t);
 	const bool maps = job->shared.what == SVC_SHARED_MAP;
-	if (job->shared.number != p->known[rank] + 1 || (maps && !i) ||
+	if (job->shared.number != p->imports.known[rank] + 1 || (maps && !i) ||
 	    (maps && i->kind && !word_write(p, entry, &i->at, sizeof(i->at))))
 		return;
-	p->known[rank]++;
+	p->imports.known[rank]++;
 	if (maps) {
-		i->next = p->imports;
-		p->imports = i;
+		i->next = p->imports.first;
+		p->imports.first = i;
 		job->import = NULL;
 	}
 	shares_count(p, rank);

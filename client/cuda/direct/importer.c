@@ -31,9 +31,10 @@
 /* Locked. */
 static bool has_news(const struct peer *p)
 {
-	return p && peer_is_open(p) && p->importer &&
-	       (atomic_load_explicit(&p->control->shares, memory_order_acquire) > p->imports_at ||
-		p->imports_reported < p->imports_at);
+	return p && peer_is_open(p) && p->imports.importer &&
+	       (atomic_load_explicit(&p->control->shares, memory_order_acquire) >
+			p->imports.position ||
+		p->imports.reported < p->imports.position);
 }
 
 /* Asks for the next entry of a log. False: none is left, or the session is of no use. */
@@ -47,17 +48,17 @@ static bool job_find(struct importer *m, struct job *job)
 	bool good = c && !session_check(s);
 	if (good) {
 		*job = (struct job){.peer = c->peer, .handle = c->handle};
-		job->position = c->peer->imports_reported = c->peer->imports_at;
+		job->position = c->peer->imports.reported = c->peer->imports.position;
 		c->peer->capture->refs++;
 		const struct svc_shared request = {.comm = job->handle,
-						   .later = c->peer->imports_later,
+						   .later = c->peer->imports.later,
 						   .position = job->position};
-		c->peer->imports_later = false;
+		c->peer->imports.later = false;
 		good = !call_run(s, &call, SVC_SHARED, &request, -1, deadline_in(ANSWER_MS));
 		memcpy(&job->shared, call.body, sizeof(job->shared));
 	}
 	if (!good && job->peer) { /* its epoch is over */
-		job->peer->imports_at = job->peer->imports_reported = UINT64_MAX;
+		job->peer->imports.position = job->peer->imports.reported = UINT64_MAX;
 		capture_unref(job->peer->capture);
 		job->peer = NULL;
 		good = true;
@@ -143,7 +144,7 @@ static void import_end(struct importer *m, struct job *job)
 	}
 	i->next = NULL;
 	discard(m, i);
-	job->peer->imports_later = true;
+	job->peer->imports.later = true;
 }
 
 /* Without the lock while the driver works. */
@@ -162,8 +163,8 @@ static void job_do(struct importer *m, struct job *job)
 		session_unuse(m);
 	import_end(m, job);
 	s = session_use(m);
-	if (job->shared.what != SVC_SHARED_NONE && p->imports_at == job->position)
-		p->imports_at++;
+	if (job->shared.what != SVC_SHARED_NONE && p->imports.position == job->position)
+		p->imports.position++;
 	capture_unref(p->capture); /* no thread of the session uses it any more if that closes */
 	if (s)
 		session_unuse(m);
@@ -310,7 +311,7 @@ void imports_begin(ncclsvc_session *s, struct peer *p)
 		close(bell);
 	}
 	if (m) {
-		p->importer = m;
+		p->imports.importer = m;
 		atomic_fetch_add_explicit(&m->refs, 1, memory_order_acq_rel);
 		eventfd_write(m->wake, 1); /* for the new bell, and the member's first news */
 	}
@@ -319,14 +320,14 @@ void imports_begin(ncclsvc_session *s, struct peer *p)
 
 void imports_discard(struct peer *p)
 {
-	struct importer *m = p->importer;
-	if (m && p->imports) {
-		discard(m, p->imports);
+	struct importer *m = p->imports.importer;
+	if (m && p->imports.first) {
+		discard(m, p->imports.first);
 		eventfd_write(m->wake, 1);
 	}
-	p->imports = NULL;
+	p->imports.first = NULL;
 	importer_unref(m);
-	p->importer = NULL;
+	p->imports.importer = NULL;
 }
 
 void importer_stop(struct gpu *g)

@@ -13,12 +13,12 @@ struct import {
 	CUcontext context;
 	CUdeviceptr at;
 	size_t bytes;
-	uint64_t *parts; /* bytes of each mapping; the driver unmaps only whole ones */
-	uint32_t nparts;
+	uint64_t *mappings; /* bytes of each mapping; the driver unmaps only whole ones */
+	uint32_t nmappings;
 	enum {
 		IMPORT_NONE, /* it could not be mapped */
 		IMPORT_HANDLE,
-		IMPORT_PARTS,
+		IMPORT_MAPPINGS,
 		IMPORT_HERE, /* memory of this process */
 	} kind;
 	uint32_t rank, slot, number;

@@ -30,6 +30,24 @@ struct peer_module {
 /* The driver is asked about a buffer once: a query takes more than a tenth of a submission. */
 #define PEER_CHECKED 64
 
+/* Others' shares (importer.c). */
+struct peer_imports {
+	struct importer *importer; /* NULL: nothing is mapped */
+	struct import *first;
+	uint32_t known[PEER_RANKS], mapped[PEER_RANKS]; /* how many, of each rank */
+	uint64_t position, reported; /* how much of the log is done, and reported */
+	bool later;		     /* some of that is to be unmapped */
+};
+
+/* The newest kernel that was launched. */
+struct peer_newest {
+	bool any; /* there is one */
+	uint32_t kernel_seq;
+	unsigned long long stream_id;
+	CUcontext stream_context;
+	unsigned blocks;
+};
+
 /* A member's kernels in one epoch. */
 struct peer {
 	struct capture *capture; /* orders the kernels, and holds them */
@@ -56,24 +74,14 @@ struct peer {
 	uint64_t checked[PEER_CHECKED]; /* buffers known to be GPU memory, by hash */
 	/* Numbers of its shares (shares.c), by their regions' entries; NULL: none yet */
 	uint32_t *shares, nshares;
-	/* Others' shares (importer.c): how many are known of each rank, and mapped. */
-	struct importer *importer; /* NULL: nothing is mapped */
-	struct import *imports;
-	uint32_t known[PEER_RANKS], mapped[PEER_RANKS];
-	uint64_t imports_at, imports_reported; /* how much of the log is done, and reported */
-	bool imports_later;		       /* some of that is to be unmapped */
+	struct peer_imports imports;
 
 	/* With capture.turn, which keeps launches in the order of kernel_seq: */
 	pthread_cond_t turned;
 	uint32_t launched;  /* or skipped */
-	uint32_t latest;    /* the newest kernel that was launched */
 	atomic_bool failed; /* a launch has failed: no other follows */
 	uint32_t records;
-	/* The stream of the newest kernel, and its number of blocks. */
-	bool any;
-	unsigned long long stream_id;
-	CUcontext stream_context;
-	unsigned blocks;
+	struct peer_newest newest;
 };
 
 static inline bool peer_is_open(const struct peer *p)

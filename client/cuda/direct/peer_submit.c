@@ -203,11 +203,11 @@ static CUresult streams_follow(const struct op *ops, unsigned n, const struct pe
 /* Notes that the kernel is on its stream. */
 static void put_note(struct peer *p, const struct op *op, uint64_t id, CUcontext context)
 {
-	p->any = true;
-	p->latest = op->launch.kernel_seq;
-	p->stream_id = id;
-	p->stream_context = context;
-	p->blocks = op->launch.blocks;
+	p->newest.any = true;
+	p->newest.kernel_seq = op->launch.kernel_seq;
+	p->newest.stream_id = id;
+	p->newest.stream_context = context;
+	p->newest.blocks = op->launch.blocks;
 }
 
 static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
@@ -218,7 +218,7 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 	const CUcontext context = side ? NULL : ops->launch.stream_context;
 	const uint64_t id = side ? DETACHED : ops->launch.stream_id;
 	/* The communicator's kernels run one after the other, also on different streams. */
-	const bool same = p->stream_id == id && p->stream_context == context;
+	const bool same = p->newest.stream_id == id && p->newest.stream_context == context;
 	CUresult e = cuda_push(c->cuda, ops->route.push);
 	if (e)
 		return e;
@@ -228,8 +228,8 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 	 * since. */
 	if (!e && graphs && !ops->route.beside_nccl)
 		e = c->cuda->cuStreamWaitEvent(stream, c->order, CU_EVENT_WAIT_DEFAULT);
-	else if (!e && p->any && !same)
-		e = peer_wait_ended(p, stream, p->latest, p->blocks);
+	else if (!e && p->newest.any && !same)
+		e = peer_wait_ended(p, stream, p->newest.kernel_seq, p->newest.blocks);
 	for (unsigned i = 0; i < n; i++)
 		note(&ops[i]);
 	if (!e)

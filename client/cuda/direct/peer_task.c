@@ -84,8 +84,8 @@ static bool is_known_quiet(const struct peer *p)
 {
 	if (atomic_load_explicit(&p->failed,
 				 memory_order_relaxed)) /* nothing was launched after that kernel */
-		return !p->any || peer_reached(p->over, p->latest) ||
-		       peer_blocks_completed(p, p->latest, p->blocks);
+		return !p->newest.any || peer_reached(p->over, p->newest.kernel_seq) ||
+		       peer_blocks_completed(p, p->newest.kernel_seq, p->newest.blocks);
 	return !p->kernel_seq || peer_reached(p->over, p->kernel_seq);
 }
 
