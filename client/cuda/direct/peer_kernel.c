@@ -135,7 +135,7 @@ static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 	*threads = (movers ? movers : WARP) + WARP;
 }
 
-_Static_assert(PEER_DIRS <= PEER_PARTS, "a turn fits");
+_Static_assert(PEER_DIRS <= PEER_MESSAGES_MOST, "a turn fits");
 
 /* How many messages join: only whole turns, so that nothing they wait for is in a later kernel of
  * another rank, which has other messages; but at least one turn. */
@@ -144,7 +144,7 @@ static unsigned messages_join(const struct op *ops, unsigned n)
 	unsigned most = 0, k = 0;
 	while (most < n && ops[most].route.kernel == KERNEL_MESSAGES && ops[most].comm == ops->comm)
 		most++;
-	for (unsigned i = 1; i <= most && i <= PEER_PARTS; i++)
+	for (unsigned i = 1; i <= most && i <= PEER_MESSAGES_MOST; i++)
 		if (i == most || ops[i].route.turn != ops[i - 1].route.turn)
 			k = i;
 	return k;
