@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a GPU communicator needs on streams in one epoch: its CUDA graphs, and the order of all its
- * operations, in graphs and outside. A communicator gets it before it joins if it may have kernels
- * (direct/peer.h), else when its first operation is captured. The files, bottom up:
- * capture_graph.c, captured_group.c, captured_group_stream.c, capture.c. */
+ * operations, in graphs and outside. It gets that before it joins if it may have kernels
+ * (direct/peer.h), otherwise when its first operation is captured. */
 #ifndef CLIENT_CUDA_CAPTURE_H
 #define CLIENT_CUDA_CAPTURE_H
 
