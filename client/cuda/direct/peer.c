@@ -65,10 +65,12 @@ void peer_new(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number, int nranks
 		c->generation = p->own.generation;
 	}
 	session_lock(s);
-	comm->capture = good ? c : NULL;
-	comm->peer = good ? p : NULL;
-	if (c && !good)
+	if (good) {
+		comm->capture = c;
+		comm->peer = p;
+	} else if (c) {
 		capture_unref(c);
+	}
 	session_unlock(s);
 }
 
