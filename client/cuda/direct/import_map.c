@@ -32,7 +32,7 @@ void import_free(const struct cuda *cuda, struct import *i)
 	free(i);
 }
 
-static CUresult mapping_map(const struct cuda *cuda, int fd, CUdeviceptr at, size_t bytes)
+static CUresult fd_map(const struct cuda *cuda, int fd, CUdeviceptr at, size_t bytes)
 {
 	CUmemGenericAllocationHandle handle;
 	CUresult e = cuda->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
@@ -72,8 +72,8 @@ static bool mappings_map(struct importer *m, const struct job *job, struct impor
 	for (uint32_t k = 0; k < job->shared.parts; k++, done += bytes) {
 		const int fd = mapping_fetch(m, job, k, &bytes);
 		const bool fits = fd >= 0 && bytes && bytes <= i->bytes - done;
-		const CUresult e = fits ? mapping_map(m->cuda, fd, i->at + done, bytes)
-					: CUDA_ERROR_INVALID_VALUE;
+		const CUresult e =
+			fits ? fd_map(m->cuda, fd, i->at + done, bytes) : CUDA_ERROR_INVALID_VALUE;
 		if (fd >= 0)
 			close(fd);
 		if (e)
