@@ -305,7 +305,7 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 	comm->rank = -1;
 	comm->device = parent->device;
 	comm->daemon_device = parent->daemon_device;
-	/* The member learns the size of its part from the answer. */
+	/* The member learns the number of ranks from the answer. */
 	if (comm->device != NCCLSVC_DEVICE_HOST && colour >= 0)
 		peer_new(s, comm, comm->daemon_device,
 			 parent->nranks < PEER_RANKS ? parent->nranks : PEER_RANKS);

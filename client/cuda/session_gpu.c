@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The steps of a submission, and the end of a session's GPU part. */
+ * The steps of a submission, and the end of a session's GPU state. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>

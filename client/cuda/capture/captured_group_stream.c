@@ -66,7 +66,7 @@ static CUresult streams_follow(const struct op *ops, unsigned n, CUstream stream
 	return e;
 }
 
-/* Orders each communicator's part behind what its graph already has of it. */
+/* Orders each communicator's operations behind what its graph already has of it. */
 static CUresult capture_behind(const struct op *ops, unsigned n, CUstream stream)
 {
 	CUresult e = CUDA_SUCCESS;

@@ -107,7 +107,7 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	if (!p || peer_is_open(p))
 		return NCCLSVC_OK;
 	ncclsvc_result r = NCCLSVC_OK;
-	/* A member of a split has staging memory before it knows how many ranks its part has. */
+	/* A communicator from a split has staging memory before it knows how many ranks it has. */
 	const bool used = comm->peer_bytes && comm->nranks <= PEER_RANKS;
 	if (used) {
 		p->call.staging[0] = 0;

@@ -21,8 +21,8 @@ void shares_end(struct gpu *g, struct peer *p);
 
 /* ---- importer.c ---- */
 
-/* The member's part is open: maps what others share, in the background. If that is not possible,
- * large collectives go through staging memory. Yields; not locked. */
+/* The member's kernels are open: maps what others share, in the background. If that is not
+ * possible, large collectives go through staging memory. Yields; not locked. */
 void imports_begin(ncclsvc_session *s, struct peer *p);
 /* Lets go of the member's imports, in the background: the driver may wait for other kernels. */
 void imports_discard(struct peer *p);
