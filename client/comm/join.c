@@ -10,7 +10,7 @@
 #include "core/call.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
-#include "cuda/peer.h"
+#include "cuda/direct/peer.h"
 #include "cuda/session_gpu.h"
 #include "join.h"
 #include "join_request.h"
@@ -40,7 +40,7 @@ static ncclsvc_comm *comm_new(ncclsvc_session *s)
 static void comm_discard(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	if (comm && comm->peer)
-		peer_discard(s, comm->peer);
+		peer_discard(s, comm);
 	free(comm);
 }
 
@@ -144,15 +144,15 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	ncclsvc_comm *comm = comm_new(s);
 	if (!comm)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	comm->device = device;
 	if (device != NCCLSVC_DEVICE_HOST)
-		comm->peer = peer_new(s, device, request->device, request->nranks);
+		peer_new(s, comm, request->device, request->nranks);
 	request->flags |= join_admit_flags(s);
 	request->staging = peer_region(comm->peer);
 	request->out_of_reach = peer_out_of_reach(comm->peer);
 	comm->world = request->flags & SVC_JOIN_WORLD;
 	comm->nranks = request->nranks;
 	comm->rank = request->rank;
-	comm->device = device;
 	comm->daemon_device = request->device;
 	memcpy(comm->id.bytes, request->id, sizeof(comm->id.bytes));
 	join_take_label(request->label);
@@ -305,10 +305,10 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 	comm->rank = -1;
 	comm->device = parent->device;
 	comm->daemon_device = parent->daemon_device;
-	/* The member learns the size of its part from the answer. */
+	/* The member learns the number of ranks from the answer. */
 	if (comm->device != NCCLSVC_DEVICE_HOST && colour >= 0)
-		comm->peer = peer_new(s, comm->device, comm->daemon_device,
-				      parent->nranks < PEER_RANKS ? parent->nranks : PEER_RANKS);
+		peer_new(s, comm, comm->daemon_device,
+			 parent->nranks < PEER_RANKS ? parent->nranks : PEER_RANKS);
 	session_lock(s);
 	ncclsvc_result r = session_check(s);
 	if (!r)

@@ -9,7 +9,7 @@
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "core/session_socket.h"
-#include "cuda/peer.h"
+#include "cuda/direct/peer.h"
 #include "cuda/session_gpu.h"
 #include "join.h"
 #include "join_request.h"

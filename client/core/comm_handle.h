@@ -24,11 +24,11 @@ struct ncclsvc_comm {
 	_Atomic uint64_t timeout_ns;
 	uint64_t seq;	      /* number of the next task in this epoch */
 	uint64_t collectives; /* number of collectives in this epoch */
-	/* The memory that its kernels share (cuda/peer.h), and the largest operation, in bytes,
-	 * that they do. */
+	struct capture
+		*capture; /* its graphs (cuda/capture/capture.h); NULL: nothing captured yet */
+	/* Its kernels (cuda/direct/peer.h), and the largest operation, in bytes, that they do. */
 	struct peer *peer;
 	uint32_t peer_bytes;
-	struct peer *bare; /* what CUDA graphs need if there are no kernels; NULL: none */
 	/* not OK: the epoch is over, and this is why */
 	ncclsvc_result broken;
 	uint64_t broken_ns;
@@ -38,11 +38,6 @@ struct ncclsvc_comm {
 	uint32_t too_late;    /* the last epoch that an operation came too late for (refusal.h) */
 	char label[NCCLSVC_NAME_BYTES];
 };
-
-static inline struct peer *comm_captures(const ncclsvc_comm *comm)
-{
-	return comm->peer ? comm->peer : comm->bare;
-}
 
 ncclsvc_comm *comm_by_handle(const ncclsvc_session *s, uint32_t handle); /* locked */
 ncclsvc_comm *comm_by_key(const ncclsvc_session *s, uint32_t key);	 /* locked */

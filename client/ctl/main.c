@@ -106,7 +106,7 @@ static enum ctl_exit connect_or_complain(struct program *p)
 	return code;
 }
 
-static unsigned parts(enum ctl_command command)
+static unsigned lists_of(enum ctl_command command)
 {
 	switch (command) {
 	case CTL_SESSIONS:
@@ -257,7 +257,8 @@ static enum ctl_exit show_once(struct program *p)
 	enum ctl_exit code = connect_or_complain(p);
 	if (code != EXIT_GOOD)
 		return code;
-	ncclsvc_result result = snapshot_take(p->session, parts(p->args.command), p->args.node, &s);
+	ncclsvc_result result =
+		snapshot_take(p->session, lists_of(p->args.command), p->args.node, &s);
 	deadline_stop();
 	if (result != NCCLSVC_OK)
 		return complain(result);
@@ -304,7 +305,7 @@ static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 	deadline_start(p->args.timeout_ns, p->args.socket);
 	ncclsvc_result result = attach(p);
 	if (result == NCCLSVC_OK)
-		result = snapshot_take(p->session, parts(p->args.command), p->args.node, &s);
+		result = snapshot_take(p->session, lists_of(p->args.command), p->args.node, &s);
 	deadline_stop();
 	now(time, sizeof(time));
 	struct view v = {.args = &p->args,

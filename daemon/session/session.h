@@ -65,6 +65,7 @@ struct session {
 	struct account *account;
 	uint64_t since_ns;
 	uv_poll_t poll;
+	uv_poll_cb on_poll;
 	int polled; /* for these events */
 	bool poll_closed, scheduler_gone;
 	bool vacated, memory_gone; /* while it ends */

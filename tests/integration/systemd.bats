@@ -232,7 +232,7 @@ has_ended() {
 	eventually grep -q 'not a listening AF_UNIX SOCK_SEQPACKET socket' "$dir/log"
 }
 
-@test "systemd is told: ready, status, watchdog, reloading, stopping" {
+@test "systemd is notified: ready, status, watchdog, reloading, stopping" {
 	mkdir "$dir/n"
 	run timeout 60 python3 "$here/notify.py" "$daemon" "$dir/n"
 	echo "$output"

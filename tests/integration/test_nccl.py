@@ -263,7 +263,7 @@ class Preload(unittest.TestCase):
                                 capture_output=True, timeout=60, check=False)
         self.assertIn(f"processes of user {NOBODY} do not use it", doctor.stdout)
 
-    def test_who_is_without_mps_is_told_once(self):
+    def test_a_process_without_mps_is_reported_once(self):
         directory = self.start_with_mps()
         self.assertIn("use it through the same MPS server", self.rank("late"))
         early = self.rank("early")

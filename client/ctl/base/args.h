@@ -61,7 +61,7 @@ struct ctl_args {
 	bool all, members, follow;
 	uint64_t since_ns; /* CLOCK_REALTIME; 0: all */
 	uint64_t after_ns;
-	int32_t node; /* whose part is wanted, or SNAPSHOT_LOCAL or SNAPSHOT_ALL */
+	int32_t node; /* whose lists are wanted, or SNAPSHOT_LOCAL or SNAPSHOT_ALL */
 
 	uint64_t interval_ns;
 	uint64_t frames; /* 0: no limit */
