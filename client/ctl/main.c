@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/ids.h"
+#include "base/unit.h"
 #include "build_config.h"
 #include "deadline.h"
 #include "proto/names.h"
@@ -25,11 +26,17 @@ struct program {
 	char admin[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	ncclsvc_result
 		not_admin; /* why the session uses the jobs' socket instead; OK: it does not */
+	char stopped[128]; /* the service is, and nothing was asked; empty: it is not */
 };
 
-static enum ctl_exit complain(ncclsvc_result result)
+static const char *last_error(const struct program *p)
 {
-	fprintf(stderr, "ncclsvc-ctl: %s\n", ncclsvc_last_error());
+	return p->stopped[0] ? p->stopped : ncclsvc_last_error();
+}
+
+static enum ctl_exit complain(const struct program *p, ncclsvc_result result)
+{
+	fprintf(stderr, "ncclsvc-ctl: %s\n", last_error(p));
 	switch (result) {
 	case NCCLSVC_DAEMON_LOST:
 	case NCCLSVC_TIMEOUT:
@@ -55,20 +62,24 @@ static ncclsvc_result open_at(struct program *p, const char *socket)
 	return ncclsvc_open(&options, &p->session);
 }
 
-/* Connects to the administration socket if this user may open it. */
+/* Connects to the administration socket if this user may open it. A connection to the jobs' socket
+ * would start a stopped service. */
 static ncclsvc_result attach(struct program *p)
 {
 	if (p->session)
 		return NCCLSVC_OK;
 	char jobs[sizeof(p->admin)];
+	const bool fits = svc_socket_path(p->args.socket, jobs, sizeof(jobs));
 	p->not_admin = NCCLSVC_INVALID_ARGUMENT;
-	if (svc_socket_path(p->args.socket, jobs, sizeof(jobs)) &&
-	    svc_admin_path(jobs, p->admin, sizeof(p->admin)))
+	p->stopped[0] = '\0';
+	if (fits && svc_admin_path(jobs, p->admin, sizeof(p->admin)))
 		p->not_admin = open_at(p, p->admin);
 	else
 		p->admin[0] = '\0';
 	if (p->not_admin == NCCLSVC_OK || p->not_admin == NCCLSVC_TIMEOUT)
 		return p->not_admin;
+	if (fits && unit_is_stopped(jobs, p->stopped, sizeof(p->stopped)))
+		return NCCLSVC_DAEMON_LOST;
 	return open_at(p, p->args.socket);
 }
 
@@ -98,8 +109,8 @@ static enum ctl_exit connect_or_complain(struct program *p)
 	ncclsvc_result result = attach(p);
 	if (result == NCCLSVC_OK)
 		return EXIT_GOOD;
-	enum ctl_exit code = complain(result);
-	if (result == NCCLSVC_DAEMON_LOST)
+	enum ctl_exit code = complain(p, result);
+	if (result == NCCLSVC_DAEMON_LOST && !p->stopped[0])
 		fputs("Start it with `ncclsvcd` or `systemctl start ncclsvcd`, or use --socket "
 		      "PATH.\n",
 		      stderr);
@@ -260,7 +271,7 @@ static enum ctl_exit show_once(struct program *p)
 	ncclsvc_result result = snapshot_take(p->session, parts(p->args.command), p->args.node, &s);
 	deadline_stop();
 	if (result != NCCLSVC_OK)
-		return complain(result);
+		return complain(p, result);
 	now(time, sizeof(time));
 	struct view v = {.args = &p->args,
 			 .s = &s,
@@ -283,15 +294,16 @@ static void title(const struct view *v)
 }
 
 /* A daemon that is gone may come back: report this, and keep watching. */
-static enum ctl_exit unreachable_frame(const struct view *v, ncclsvc_result result)
+static enum ctl_exit unreachable_frame(const struct program *p, const struct view *v,
+				       ncclsvc_result result)
 {
 	if (v->args->json) {
 		struct json j = view_json_begin(v);
 		put_string(&j, "error", ncclsvc_result_name(result), SIZE_MAX);
-		put_string(&j, "text", ncclsvc_last_error(), SIZE_MAX);
+		put_string(&j, "text", last_error(p), SIZE_MAX);
 		view_json_end(&j);
 	} else {
-		text_printf(v->out, "%s; trying again\n", ncclsvc_last_error());
+		text_printf(v->out, "%s; trying again\n", last_error(p));
 	}
 	return EXIT_UNREACHABLE;
 }
@@ -319,7 +331,7 @@ static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 		code = show(&v);
 		snapshot_free(&s);
 	} else {
-		code = unreachable_frame(&v, result);
+		code = unreachable_frame(p, &v, result);
 		detach(p);
 	}
 	if (!p->args.json && !screen_width())
@@ -383,7 +395,7 @@ static enum ctl_exit follow(struct program *p)
 			ncclsvc_list_failures(p->session, from, &s.failures, &s.nfailures);
 		deadline_stop();
 		if (result != NCCLSVC_OK) {
-			code = complain(result);
+			code = complain(p, result);
 			break;
 		}
 		now(time, sizeof(time));
@@ -444,7 +456,7 @@ static enum ctl_exit cancel(struct program *p)
 		result = ncclsvc_cancel_session(p->session, (uint32_t)p->args.id, &cancelled);
 	deadline_stop();
 	if (result != NCCLSVC_OK) {
-		code = complain(result);
+		code = complain(p, result);
 		if (result == NCCLSVC_PERMISSION)
 			tell_admin(p);
 		return code;
