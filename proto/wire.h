@@ -87,6 +87,7 @@ enum svc_opcode {
 	SVC_SHARE = 35,
 	SVC_SHARED = 36,
 	SVC_SHARED_PART = 37,
+	SVC_DRAIN = 38,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,

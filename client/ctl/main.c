@@ -18,6 +18,7 @@
 #include "views/view.h"
 
 #define FOLLOW_NS UINT64_C(500000000)
+#define DRAIN_NS  UINT64_C(500000000)
 
 struct program {
 	struct ctl_args args;
@@ -88,7 +89,8 @@ static void tell_admin(const struct program *p)
 {
 	if (!p->admin[0])
 		return;
-	fprintf(stderr, "Only %s can end other users' work: ", p->admin);
+	fprintf(stderr, "Only %s can %s: ", p->admin,
+		p->args.command == CTL_CANCEL ? "end other users' work" : "drain the daemon");
 	if (p->not_admin == NCCLSVC_DAEMON_LOST)
 		fputs("no daemon listens there. Run ncclsvc-ctl on the daemon's host, as root or "
 		      "as the daemon's user.\n",
@@ -145,6 +147,9 @@ static unsigned parts(enum ctl_command command)
 		return SNAPSHOT_COMMS | SNAPSHOT_PLANS;
 	case CTL_FAILURES:
 		return SNAPSHOT_COMMS | SNAPSHOT_NODES | SNAPSHOT_FAILURES | SNAPSHOT_MERGED;
+	case CTL_DRAIN:
+	case CTL_RESUME:
+		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS;
 	case CTL_DUMP:
 		return SNAPSHOT_MEMBERS | SNAPSHOT_OPERATIONS;
 	default:
@@ -467,6 +472,74 @@ static enum ctl_exit cancel(struct program *p)
 	return finish(&out, EXIT_GOOD);
 }
 
+static void progress(const struct program *p, const struct snapshot *s, uint64_t waited_ns)
+{
+	struct text line = TEXT_INIT(STDERR_FILENO);
+	const struct view v = {.args = &p->args, .s = s, .out = &line};
+	if (!isatty(STDERR_FILENO))
+		return;
+	text_add(&line, "\r\033[K");
+	if (view_drain_left(s))
+		view_drain_progress(&v, waited_ns);
+	text_flush(&line, true);
+	text_free(&line);
+}
+
+/* Looks again and again, until no session is left or the time is over. */
+static ncclsvc_result wait_for_jobs(struct program *p, struct snapshot *s)
+{
+	const uint64_t begin = snapshot_now_ns();
+	for (;;) {
+		deadline_start(p->args.timeout_ns, p->args.socket);
+		const ncclsvc_result result =
+			snapshot_take(p->session, parts(p->args.command), p->args.node, s);
+		deadline_stop();
+		const uint64_t waited = snapshot_now_ns() - begin;
+		if (result != NCCLSVC_OK || !p->args.wait)
+			return result;
+		progress(p, s, waited);
+		if (!view_drain_left(s) || (p->args.wait_ns && waited >= p->args.wait_ns))
+			break;
+		uint64_t nap = DRAIN_NS;
+		if (p->args.wait_ns && p->args.wait_ns - waited < nap)
+			nap = p->args.wait_ns - waited;
+		snapshot_free(s);
+		nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL);
+	}
+	if (isatty(STDERR_FILENO))
+		fputs("\r\033[K", stderr);
+	return NCCLSVC_OK;
+}
+
+static enum ctl_exit drain(struct program *p)
+{
+	char time[40];
+	struct snapshot s = {0};
+	struct text out = TEXT_INIT(STDOUT_FILENO);
+	deadline_start(p->args.timeout_ns, p->args.socket);
+	enum ctl_exit code = connect_or_complain(p);
+	if (code != EXIT_GOOD)
+		return code;
+	ncclsvc_result result = ncclsvc_drain(p->session, p->args.command == CTL_DRAIN);
+	deadline_stop();
+	if (result == NCCLSVC_OK)
+		result = wait_for_jobs(p, &s);
+	if (result != NCCLSVC_OK) {
+		code = complain(p, result);
+		if (result == NCCLSVC_PERMISSION)
+			tell_admin(p);
+		return code;
+	}
+	now(time, sizeof(time));
+	struct view v = {
+		.args = &p->args, .s = &s, .out = &out, .time = time, .colour = screen_colour()};
+	view_drain(&v);
+	code = p->args.wait && view_drain_left(&s) ? EXIT_LEFT : EXIT_GOOD;
+	snapshot_free(&s);
+	const enum ctl_exit written = finish(&out, EXIT_GOOD);
+	return written == EXIT_GOOD ? code : written;
+}
+
 static int groups(const struct ctl_args *args)
 {
 	struct text out = TEXT_INIT(STDOUT_FILENO);
@@ -495,6 +568,9 @@ static int run(struct program *p)
 	}
 	case CTL_CANCEL:
 		return cancel(p);
+	case CTL_DRAIN:
+	case CTL_RESUME:
+		return drain(p);
 	case CTL_DOCTOR:
 		return doctor(&p->args);
 	case CTL_GROUPS:
