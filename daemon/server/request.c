@@ -140,7 +140,7 @@ static void hello(struct server *s, struct session *c, uint32_t serial, const st
 		.region_bytes_max = s->config->user_region_bytes,
 		.daemon_version = NCCLSVC_VERSION_STRING,
 	};
-	r.mps = gpu_mps_advise(&s->gpus, c->uid, r.mps_directory);
+	r.mps = gpu_mps_advise(&s->gpus, &c->account->tenant, r.mps_directory);
 	session_reply(c, SVC_HELLO, serial, &r, sizeof(r), NULL, 0);
 	log_debug("session %u: %s, pid %d, user %u, protocol version %u", c->id, c->name, c->pid,
 		  c->uid, c->version);

@@ -52,23 +52,11 @@ has_ended() {
 @test "the system units are in order" {
 	needs systemd-analyze
 	units "$BUILD/scripts/systemd"
-	cp "$BUILD/scripts/systemd/ncclsvc-mps.service" "$dir"
-	mkdir "$dir/ncclsvcd.service.d"
-	cp "$here/../../scripts/systemd/ncclsvcd-mps.conf" "$dir/ncclsvcd.service.d/mps.conf"
-	run systemd-analyze verify --man=no "$dir/ncclsvcd.service" "$dir/ncclsvcd.socket" \
-		"$dir/ncclsvc-mps.service"
+	run systemd-analyze verify --man=no "$dir/ncclsvcd.service" "$dir/ncclsvcd.socket"
 	echo "$output"
 	[ "$status" -eq 0 ]
 	# The output may report faults of this machine's other units.
 	[[ $output != *ncclsvc* ]]
-}
-
-@test "workers look for MPS where its unit puts it" {
-	for unit in ncclsvc-mps.service ncclsvcd-mps.conf; do
-		grep -qx 'Environment=CUDA_MPS_PIPE_DIRECTORY=/run/ncclsvc-mps' \
-			"$here/../../scripts/systemd/$unit"
-	done
-	grep -qx 'RuntimeDirectory=ncclsvc-mps' "$here/../../scripts/systemd/ncclsvc-mps.service"
 }
 
 @test "the service may open NVIDIA's device files, and no others" {
