@@ -620,12 +620,18 @@ typedef struct ncclsvc_lateness_info {
 	uint32_t histogram[NCCLSVC_LATENESS_BINS];
 } ncclsvc_lateness_info;
 
+typedef enum ncclsvc_draining {
+	NCCLSVC_SERVING = 0,
+	NCCLSVC_ENDING = 1,  /* it was asked to end, and takes no new work */
+	NCCLSVC_DRAINED = 2, /* it takes no new jobs: ncclsvc_drain */
+} ncclsvc_draining;
+
 typedef struct ncclsvc_daemon_info {
 	char version[NCCLSVC_NAME_BYTES];
 	uint16_t protocol_min, protocol_max;
 	int32_t pid;
 	uint32_t uid;
-	uint32_t draining;
+	uint32_t draining; /* ncclsvc_draining */
 	uint64_t uptime_ns;
 	uint32_t host_ranks, host_threads;
 	uint32_t sessions, sessions_max;
