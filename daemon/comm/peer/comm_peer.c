@@ -99,10 +99,10 @@ void peer_staging_take(struct member *member, uint32_t region)
 
 static bool all_have_staging(const struct communicator *m)
 {
-	if (!m->cuda || m->remote || m->nranks > PEER_RANKS)
+	if (!m->cuda || m->nranks > PEER_RANKS)
 		return false;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (!comm_takes_part(&m->members[k]) || m->members[k].staging_fd < 0)
+		if (!comm_alive(&m->members[k]) || m->members[k].staging_fd < 0)
 			return false;
 	return true;
 }
@@ -146,6 +146,16 @@ static bool all_can_map(struct communicator *m)
 	return !m->out_of_reach;
 }
 
+bool peer_is_possible(const struct communicator *m)
+{
+	if (!m->comms->config->peer_bytes || !all_have_staging(m) || !all_reach(m))
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (out_of_reach(m, k) >= 0)
+			return false;
+	return true;
+}
+
 static bool controls_make(struct peer_epoch *p, uint32_t nranks)
 {
 	p->bytes = (size_t)nranks * PEER_CONTROL_BYTES;
@@ -186,7 +196,7 @@ static bool controls_begin(struct communicator *m)
 {
 	char text[SVC_TEXT_BYTES];
 	m->out_of_reach = false;
-	if (!m->comms->config->peer_bytes || !all_have_staging(m) || !all_reach(m) ||
+	if (!m->comms->config->peer_bytes || m->remote || !all_have_staging(m) || !all_reach(m) ||
 	    !all_can_map(m))
 		return false;
 	if (!account_take(m->account, SHARE_FDS, 1, text)) {
