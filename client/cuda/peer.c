@@ -27,6 +27,9 @@
 /* How long a leaving member waits for kernels that it has aborted. */
 #define CLOSE_NS UINT64_C(2000000000)
 
+/* Kernels of this process that fill the GPU may wait for what follows the JOIN. */
+#define CLEAR_NS UINT64_C(10000000000)
+
 /* ---- Kernels ---- */
 
 int ncclsvc_has_kernels(void)
@@ -244,6 +247,91 @@ void peer_modules_unload(struct gpu *g)
 	g->modules = NULL;
 }
 
+/* ---- A member's staging memory ----
+ *
+ * The member makes it, so that the GPU needs no worker, and clears it before the daemon hands it to
+ * other members. They may use it after the member's death. */
+
+/* Returns CUDA_ERROR_NOT_READY if the GPU has no room for that in time. */
+static CUresult clear(const struct peer *p)
+{
+	const struct timespec nap = {.tv_nsec = 50000};
+	const uint64_t end = now_ns() + CLEAR_NS;
+	CUresult e = p->cuda->cuMemsetD8Async(p->own.at, 0, p->own.bytes, p->asking);
+	while (!e && (e = p->cuda->cuStreamQuery(p->asking)) == CUDA_ERROR_NOT_READY &&
+	       now_ns() < end) {
+		nanosleep(&nap, NULL);
+		e = CUDA_SUCCESS;
+	}
+	return e;
+}
+
+/* The caller owns *fd. */
+static CUresult make(struct peer *p, int *fd)
+{
+	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+					  .requestedHandleTypes =
+						  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, p->device}};
+	CUmemGenericAllocationHandle handle;
+	size_t page = 0;
+	CUresult e = p->cuda->cuMemGetAllocationGranularity(&page, &prop,
+							    CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+	if (e)
+		return e;
+	p->own.bytes = (PEER_STAGING + page - 1) / page * page;
+	e = p->cuda->cuMemCreate(&handle, p->own.bytes, &prop, 0);
+	if (e)
+		return e;
+	e = p->cuda->cuMemExportToShareableHandle(fd, handle,
+						  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	if (e) {
+		*fd = -1;
+		p->cuda->cuMemRelease(handle);
+		return e;
+	}
+	e = allocation_map(p->cuda, handle, p->device, p->own.bytes, &p->own.at);
+	if (e)
+		return e;
+	e = clear(p);
+	if (e && e != CUDA_ERROR_NOT_READY) /* otherwise it stays, as the GPU may still write */
+		shared_unmap(p->cuda, p->own.at, p->own.bytes);
+	return e;
+}
+
+static ncclsvc_result introduce(ncclsvc_session *s, struct peer *p, int32_t number, int fd)
+{
+	const struct svc_region_cuda request = {.bytes = p->own.bytes, .device = number};
+	struct svc_region_reply reply;
+	struct call call = {0};
+	session_lock(s);
+	const ncclsvc_result r =
+		call_run(s, &call, SVC_REGION_CUDA_FD, &request, fd, deadline_in(REQUEST_MS));
+	memcpy(&reply, call.body, sizeof(reply));
+	p->own.region = r ? 0 : reply.region;
+	p->own.generation = s->generation;
+	session_unlock(s);
+	return r;
+}
+
+static bool staging_make(ncclsvc_session *s, struct peer *p, int32_t number)
+{
+	int fd = -1;
+	if (cuda_push(p->cuda, p->context))
+		return false;
+	const int mode = relaxed_begin(p->cuda);
+	bool good = !make(p, &fd);
+	if (good && introduce(s, p, number, fd)) {
+		shared_unmap(p->cuda, p->own.at, p->own.bytes);
+		good = false;
+	}
+	relaxed_end(p->cuda, mode);
+	cuda_pop(p->cuda, p->context);
+	if (fd >= 0)
+		close(fd);
+	return good;
+}
+
 /* ---- A new member ---- */
 
 static struct peer *allocate(void)
@@ -290,7 +378,7 @@ struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks
 	bool good = prepare(s, p, device, true);
 	session_unlock(s);
 	if (good)
-		good = !lent_map(s, number, device, PEER_STAGING, &p->own);
+		good = staging_make(s, p, number);
 	if (good) { /* otherwise nothing is mapped there */
 		p->out_of_reach = devices_out_of_reach(s, device);
 		p->call.staging[0] =

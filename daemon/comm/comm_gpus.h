@@ -34,6 +34,7 @@ void comm_pool_withdraw(struct communicator *m, int result, int32_t rank);
  * ready.
  */
 void comm_try_give(struct comms *s, struct communicator *m);
+uint32_t comm_nccl_state(const struct communicator *m); /* ncclsvc_comm_nccl */
 /* Its running epoch gets none. */
 void comm_nccl_not_given(struct communicator *m, int result, const char *why);
 

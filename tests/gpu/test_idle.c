@@ -149,6 +149,46 @@ static void test_kernels(void)
 	idle_run("1", "1", kernels_rank);
 }
 
+/* ---- Joining needs no worker, either ---- */
+
+enum word { WAITS = 1, GO };
+
+static void join_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	rank_prepare(&r, c, c->rank);
+	worker_ends(&r);
+	say(c, WAITS);
+	CHECK_EQ(hear(c), GO);
+	const uint64_t begin = now_ns();
+	rank_join(&r);
+	const uint64_t joined = now_ns();
+	need_kernels(&r);
+	CHECK_CU(cu.cuMemAlloc(&p, BYTES));
+	meet(&r, p);
+	if (!r.rank)
+		report("join without workers: %llu ms",
+		       (unsigned long long)(joined - begin) / 1000000);
+	CHECK(!device_info(r.session, r.gpu).pid);
+	meet(&r, p);
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void test_join(void)
+{
+	struct daemon d;
+	struct client ranks[RANKS_MAX];
+	const int n = ranks_count();
+	idle_daemon_start(&d, "1", "0");
+	clients_start(ranks, n, &d, join_rank, NULL);
+	hear_all(ranks, n, WAITS);
+	say_all(ranks, n, GO);
+	ranks_end(ranks, n);
+	gpu_daemon_stop(&d);
+}
+
 /* ---- worker_idle = 0 ---- */
 
 static void permanent_rank(struct client *c)
@@ -259,8 +299,6 @@ static void test_graph(void)
 
 /* ---- Failures while an operation waits for the workers ---- */
 
-enum word { WAITS = 1, GO };
-
 static void survivor_rank(struct client *c)
 {
 	struct rank r;
@@ -299,6 +337,7 @@ static void test_killed(void)
 
 const struct gpu_test idle_tests[] = {
 	{"idle/kernels", test_kernels, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"idle/join", test_join, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"idle/permanent", test_permanent, 2, 60, TEST_ONE_NODE},
 	{"idle/memory", test_memory, 2, 60, TEST_ONE_NODE},
 	{"idle/graph", test_graph, 2, 60, TEST_ONE_NODE},

@@ -73,3 +73,12 @@ void comm_nccl_not_given(struct communicator *m, int result, const char *why)
 	m->nccl_wanted = false;
 	comm_gpu_lost(m, result, -1);
 }
+
+uint32_t comm_nccl_state(const struct communicator *m)
+{
+	if (!m->cuda || m->comms->gpus->staging || !epoch_runs(&m->life))
+		return NCCLSVC_COMM_NCCL_NONE;
+	if (m->nccl_wanted)
+		return NCCLSVC_COMM_NCCL_AWAITED;
+	return m->nccl_comm ? NCCLSVC_COMM_NCCL_HELD : NCCLSVC_COMM_NCCL_ON_DEMAND;
+}

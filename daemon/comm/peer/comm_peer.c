@@ -22,10 +22,14 @@ _Static_assert(sizeof(struct peer_control) <= PEER_CONTROL_BYTES,
 
 /* ---- Staging memory ---- */
 
-static const struct mapping *lent_region(const struct session *c, uint32_t region)
+/* A member that states a wrong size harms only the kernels of its own communicator, which the other
+ * members then cannot map. */
+static const struct mapping *staging_region(const struct session *c, uint32_t region)
 {
 	const struct mapping *r = region < c->nmappings ? &c->mappings[region] : NULL;
-	return r && r->used && !r->pending && !r->leaving && r->kind == SVC_REGION_LENT ? r : NULL;
+	if (!r || !r->used || r->leaving || (r->pending && !r->absent))
+		return NULL;
+	return r->kind == SVC_REGION_LENT || r->kind == SVC_REGION_VMM ? r : NULL;
 }
 
 bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t serial, int32_t device,
@@ -33,12 +37,14 @@ bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t serial, int3
 {
 	if (!region)
 		return true;
-	const struct mapping *r = device != SVC_DEVICE_HOST ? lent_region(c, region) : NULL;
+	const struct mapping *r = device != SVC_DEVICE_HOST ? staging_region(c, region) : NULL;
 	if (r && r->device == device && r->bytes >= PEER_STAGING)
 		return true;
-	session_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
-		      "staging: region %u is not lent memory of device %d with at least %llu bytes",
-		      region, device, (unsigned long long)PEER_STAGING);
+	session_error(
+		c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
+		"staging: region %u is not lent memory of device %d, or memory of cuMemCreate, of "
+		"at least %llu bytes",
+		region, device, (unsigned long long)PEER_STAGING);
 	return false;
 }
 
@@ -79,7 +85,7 @@ void peer_staging_take(struct member *member, uint32_t region)
 {
 	char text[SVC_TEXT_BYTES];
 	struct session *c = member->session;
-	const struct mapping *r = lent_region(c, region);
+	const struct mapping *r = staging_region(c, region);
 	peer_staging_drop(member);
 	if (!r)
 		return;
