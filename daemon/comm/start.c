@@ -185,9 +185,10 @@ void comm_try_start(struct comms *s, struct communicator *m)
 {
 	if (s->loop->closing || epoch_held(&m->life) || !comm_all_joined(m))
 		return;
-	if (m->cuda && m->life.state == NCCLSVC_EPOCH_FORMING)
+	const bool needs_gpus = m->cuda && !comm_needs_no_nccl(s, m);
+	if (needs_gpus && m->life.state == NCCLSVC_EPOCH_FORMING)
 		comm_event(m, NCCLSVC_CAUSE_GPUS_AWAITED);
-	if (!m->cuda || comm_needs_no_nccl(s, m) || comm_gpus_ready(s, m))
+	if (!needs_gpus || comm_gpus_ready(s, m))
 		start_epoch(s, m);
 }
 

@@ -583,11 +583,11 @@ void gpu_need(struct gpu *g)
  * closed; the supervisor has others. */
 static void rest(struct gpu *g)
 {
+	const struct worker_message end = {.kind = WORKER_END};
+	if (svc_send(g->sock, &end, sizeof(end), NULL, 0, MSG_DONTWAIT))
+		return; /* it is busy, or about to be replaced */
 	log_info("gpu%d: worker %d ends, as it was not needed for %d s (worker_idle)", g->index,
 		 g->info.pid, g->gpus->config->worker_idle);
-	send_message(g, &(struct worker_message){.kind = WORKER_END});
-	if (g->out || g->killed_ns) /* the socket is full, so the worker is busy */
-		return;
 	g->gone = g->rested = g->resting = true;
 	hang_up(g);
 	end_calls(g, true);

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Workers that end when nobody needs them, and start again; NCCL communicators that epochs get when
  * an operation needs them, and give back when they are unused (worker_idle, idle_release). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "graphs.h"
 #include "kernels.h"
 #include "watch.h"
@@ -136,7 +140,7 @@ static void kernels_rank(struct client *c)
 		if (!r.rank)
 			report("free: %zu MiB, with a worker %zu MiB, then %zu MiB", before / MIB,
 			       with / MIB, after / MIB);
-		if (!setup.fake)
+		if (!setup.fake && !setup.mps) /* the MPS server has the context */
 			CHECK(before - with > CONTEXT_BYTES && after - with > CONTEXT_BYTES);
 		CHECK_EQ(device_info(r.session, r.gpu).restarts, 0);
 	}
@@ -335,6 +339,83 @@ static void test_killed(void)
 	gpu_daemon_stop(&d);
 }
 
+/* ---- Workers that do not start, or die ---- */
+
+/* Turns a fault of the stand-ins on for all processes, or off. */
+static void fault(const char *name, bool on)
+{
+	char path[256];
+	snprintf(path, sizeof(path), "%s/fault.%s", getenv("NCCLSVC_FAKE_DIR"), name);
+	FILE *f = on ? fopen(path, "we") : NULL;
+	if (f)
+		fputs("0", f);
+	if (on)
+		CHECK(f && !fclose(f));
+	else
+		unlink(path);
+}
+
+static void faulty_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	rank_open(&r, c);
+	need_kernels(&r);
+	CHECK_CU(cu.cuMemAlloc(&p, BYTES));
+	meet(&r, p);
+	worker_ends(&r);
+	meet(&r, p);
+	say(c, WAITS);
+	CHECK_EQ(hear(c), GO);
+	stage("no worker starts");
+	CHECK_OK(ncclsvc_comm_set_timeout(r.comm, 500));
+	wait_for(r.session, kernels_sum(&r, p, BIG), NCCLSVC_TIMEOUT);
+	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+	CHECK_OK(ncclsvc_comm_set_timeout(r.comm, NCCLSVC_NO_TIMEOUT));
+	meet(&r, p); /* the epoch continues */
+	say(c, WAITS);
+	CHECK_EQ(hear(c), GO);
+	stage("workers start");
+	sum(&r, p, BIG);
+	comms_end(&r);
+	meet(&r, p);
+	say(c, WAITS);
+	CHECK_EQ(hear(c), GO);
+	stage("NCCL fails");
+	wait_for(r.session, kernels_sum(&r, p, BIG), NCCLSVC_NCCL_ERROR);
+	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
+	say(c, WAITS);
+	CHECK_EQ(hear(c), GO);
+	CHECK_OK(ncclsvc_comm_rejoin(r.comm, WAIT_MS));
+	sum(&r, p, BIG);
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void test_faulty(void)
+{
+	static const struct {
+		const char *name;
+		bool on;
+	} faults[] = {{"driver-old", true},
+		      {"driver-old", false},
+		      {"init-fail", true},
+		      {"init-fail", false}};
+	struct daemon d;
+	struct client ranks[2];
+	if (!setup.fake)
+		skip_test("needs the stand-ins' faults");
+	idle_daemon_start(&d, "1", "1");
+	clients_start(ranks, 2, &d, faulty_rank, NULL);
+	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+		hear_all(ranks, 2, WAITS);
+		fault(faults[i].name, faults[i].on);
+		say_all(ranks, 2, GO);
+	}
+	ranks_end(ranks, 2);
+	gpu_daemon_stop(&d);
+}
+
 const struct gpu_test idle_tests[] = {
 	{"idle/kernels", test_kernels, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"idle/join", test_join, 2, 60, TEST_QUICK | TEST_ONE_NODE},
@@ -342,5 +423,6 @@ const struct gpu_test idle_tests[] = {
 	{"idle/memory", test_memory, 2, 60, TEST_ONE_NODE},
 	{"idle/graph", test_graph, 2, 60, TEST_ONE_NODE},
 	{"idle/killed", test_killed, 2, 60, TEST_ONE_NODE},
+	{"idle/faulty", test_faulty, 2, 60, TEST_ONE_NODE},
 	{0},
 };
