@@ -216,9 +216,13 @@ static void region_answered(struct gpu *g, struct region_call *call,
 			session_reply(c, call->opcode, call->serial, &reply, sizeof(reply), NULL,
 				      0);
 	} else if (call->again) {
-		log_info("session %u (%s, pid %d): GPU memory region %u is lost: %s", c->id,
-			 c->name, c->pid, call->region,
-			 answer ? answer->text : "the worker is lost");
+		if (c->unrestored++)
+			log_debug("session %u: GPU memory region %u is lost, too", c->id,
+				  call->region);
+		else
+			log_info("session %u (%s, pid %d): GPU memory region %u is lost: %s", c->id,
+				 c->name, c->pid, call->region,
+				 answer ? answer->text : "the worker is lost");
 	} else {
 		session_error(c, call->opcode, call->serial,
 			      answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s",
@@ -236,8 +240,13 @@ void gpu_region_answered(struct gpu *g, struct region_call *call,
 	const bool again = call->again;
 	region_answered(g, call, answer, fd);
 	struct session *c = again ? sessions_find(s->sessions, id) : NULL;
-	if (c && !--c->restoring && c->state == SESSION_OPEN)
-		s->callbacks->restored(s->owner, c);
+	if (!c || --c->restoring || c->state != SESSION_OPEN)
+		return;
+	if (c->unrestored > 1)
+		log_info("session %u (%s, pid %d): %u regions of GPU memory in all are lost", c->id,
+			 c->name, c->pid, c->unrestored);
+	c->unrestored = 0;
+	s->callbacks->restored(s->owner, c);
 }
 
 static enum turn asked(bool sent)
