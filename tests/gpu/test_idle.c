@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Workers that end when nobody needs them, and start again; NCCL communicators that epochs get when
  * an operation needs them, and give back when they are unused (worker_idle, idle_release). */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -416,6 +417,35 @@ static void test_faulty(void)
 	gpu_daemon_stop(&d);
 }
 
+/* A lost worker does not concern an epoch that has no NCCL communicator. */
+static void lost_rank(struct client *c)
+{
+	struct rank r;
+	CUdeviceptr p;
+	rank_open(&r, c);
+	need_kernels(&r);
+	CHECK_CU(cu.cuMemAlloc(&p, BYTES));
+	sum(&r, p, 16);
+	const int pid = device_info(r.session, r.gpu).pid;
+	CHECK(pid);
+	CHECK_EQ(kill(pid, SIGKILL), 0);
+	stage("waiting for another worker");
+	for (ncclsvc_device_info i;
+	     (i = device_info(r.session, r.gpu)).pid == pid || i.state != NCCLSVC_DEVICE_READY;
+	     sleep_ms(5))
+		CHECK_OK(ncclsvc_comm_error(r.comm));
+	meet(&r, p);
+	sum_big(&r, p);
+	meet(&r, p);
+	CHECK_CU(cu.cuMemFree(p));
+	rank_close(&r);
+}
+
+static void test_lost(void)
+{
+	idle_run("30", "0", lost_rank);
+}
+
 const struct gpu_test idle_tests[] = {
 	{"idle/kernels", test_kernels, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"idle/join", test_join, 2, 60, TEST_QUICK | TEST_ONE_NODE},
@@ -423,6 +453,7 @@ const struct gpu_test idle_tests[] = {
 	{"idle/memory", test_memory, 2, 60, TEST_ONE_NODE},
 	{"idle/graph", test_graph, 2, 60, TEST_ONE_NODE},
 	{"idle/killed", test_killed, 2, 60, TEST_ONE_NODE},
+	{"idle/lost", test_lost, 2, 60, TEST_ONE_NODE},
 	{"idle/faulty", test_faulty, 2, 60, TEST_ONE_NODE},
 	{0},
 };
