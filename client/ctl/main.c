@@ -493,7 +493,7 @@ static ncclsvc_result wait_for_jobs(struct program *p, struct snapshot *s)
 	for (;;) {
 		deadline_start(p->args.timeout_ns, p->args.socket);
 		const ncclsvc_result result =
-			snapshot_take(p->session, parts(p->args.command), p->args.node, s);
+			snapshot_take(p->session, lists_of(p->args.command), p->args.node, s);
 		deadline_stop();
 		const uint64_t waited = snapshot_now_ns() - begin;
 		if (result != NCCLSVC_OK || !p->args.wait)

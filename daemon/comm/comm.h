@@ -123,6 +123,11 @@ void comm_broken_elsewhere(struct communicator *m, const struct control_break *b
 /* Ends every epoch for this reason, without blaming a member. */
 void comm_close_all(struct comms *s, int reason);
 
+/* ---- nccl/nccl_use.c: the scheduler's events of these names ---- */
+
+void comm_event_nccl_wanted(struct comms *s, uint32_t slot, uint32_t epoch);
+void comm_event_nccl_taken(struct comms *s, uint32_t slot, uint32_t epoch, bool taken);
+
 /* ---- gpu.c ---- */
 
 /* True if every worker exists and knows its member's timelines, and NCCL has a communicator.

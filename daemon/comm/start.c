@@ -8,6 +8,7 @@
 #include "base/loop.h"
 #include "base/nofail.h"
 #include "comm.h"
+#include "comm_gpus.h"
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
@@ -89,6 +90,13 @@ static enum transport_kind transport_of(const struct comms *s, const struct comm
 	return s->gpus->staging ? TRANSPORT_STAGED : TRANSPORT_NCCL;
 }
 
+static uint32_t slot_of(const struct communicator *m, enum transport_kind transport)
+{
+	if (transport != TRANSPORT_NCCL)
+		return 0;
+	return m->nccl_comm ? m->nccl_comm->slot : EPOCH_WITHOUT_NCCL;
+}
+
 /* A JOIN on this node for a rank of another node: it arrived after all had joined, or the
  * rendezvous was lost and its successor did not know of the member. */
 static void turn_away_others(struct communicator *m)
@@ -135,6 +143,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->coordinator = start->members[0].node;
 	comm_event(m, NCCLSVC_CAUSE_STARTED);
 	m->split_round = m->plan_round = 0;
+	m->nccl_wanted = m->nccl_asked = false;
 	m->split_lost = m->plan_lost = false;
 	m->progress = progress;
 	m->lateness = lateness;
@@ -157,7 +166,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.pending = m->pending;
 	cmd.epoch_start.lateness = lateness;
 	cmd.epoch_start.transport = transport_of(s, m);
-	cmd.epoch_start.comm_slot = m->nccl_comm ? m->nccl_comm->slot : 0;
+	cmd.epoch_start.comm_slot = slot_of(m, cmd.epoch_start.transport);
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
 	scheduler_command(s->scheduler, &cmd);
 	/* The command is queued, so later submissions are behind it. A failed reply may end its
@@ -176,21 +185,30 @@ void comm_try_start(struct comms *s, struct communicator *m)
 {
 	if (s->loop->closing || epoch_held(&m->life) || !comm_all_joined(m))
 		return;
-	if (m->cuda && m->life.state == NCCLSVC_EPOCH_FORMING)
+	const bool needs_gpus = m->cuda && !comm_needs_no_nccl(s, m);
+	if (needs_gpus && m->life.state == NCCLSVC_EPOCH_FORMING)
 		comm_event(m, NCCLSVC_CAUSE_GPUS_AWAITED);
-	if (!m->cuda || comm_gpus_ready(s, m))
+	if (!needs_gpus || comm_gpus_ready(s, m))
 		start_epoch(s, m);
 }
 
 /* ---- Conditions for an epoch's start ---- */
 
+static void try_all(struct comms *s, struct communicator *m)
+{
+	comm_try_start(s, m);
+	comm_try_give(s, m);
+}
+
 void comm_nccl_ready(struct communicator *m, int result, const char *why)
 {
 	struct comms *s = m->comms;
-	if (result)
+	if (result && epoch_held(&m->life))
+		comm_nccl_not_given(m, result, why);
+	else if (result)
 		comm_fail_joins(s, m, result, -1, why);
 	else
-		comm_try_start(s, m);
+		try_all(s, m);
 }
 
 void comm_gpu_ready(struct comms *s)
@@ -198,14 +216,14 @@ void comm_gpu_ready(struct comms *s)
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp)
 		if (m->cuda)
-			comm_try_start(s, m);
+			try_all(s, m);
 }
 
 void comm_session_known(struct session *c)
 {
 	for (uint32_t i = 1; i < c->nmemberships; i++)
 		if (c->memberships[i].comm && c->memberships[i].comm->cuda)
-			comm_try_start(c->memberships[i].comm->comms, c->memberships[i].comm);
+			try_all(c->memberships[i].comm->comms, c->memberships[i].comm);
 }
 
 void comm_epoch_gone(struct comms *s, uint32_t slot)
@@ -219,6 +237,7 @@ void comm_epoch_gone(struct comms *s, uint32_t slot)
 	m->lateness = NULL;
 	m->pending = NULL;
 	nccl_comm_release(&m->nccl_comm);
+	comm_redops_refuse(m);
 	comm_try_start(s, m);
 	if (m->cuda) /* others may have waited for its NCCL communicator */
 		comm_gpu_ready(s);

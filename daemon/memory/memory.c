@@ -349,6 +349,10 @@ void memory_remove(struct memory *s, struct session *c, uint32_t serial,
 			      "there is no region %u in this session", region);
 		return;
 	}
+	if (c->mappings[region].pending && c->mappings[region].absent) {
+		c->mappings[region].pending = false;
+		c->mappings[region].import = ++s->last_import; /* its answer will not count */
+	}
 	if (c->mappings[region].pending) {
 		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_BUSY,
 			      "region %u is being imported", region);

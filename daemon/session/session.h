@@ -114,6 +114,8 @@ struct session {
 	uint32_t nmappings, regions;
 	uint32_t free_mapping; /* the first unused one; 0: none */
 	uint64_t region_bytes;
+	uint32_t restoring;		  /* regions that new workers were asked to import again */
+	uint32_t unrestored;		  /* of these, regions that could not be imported */
 	struct region_call *region_calls; /* waiting for their turn at GPUs' workers (turns.h) */
 
 	struct membership *memberships; /* [1..nmemberships) */

@@ -463,8 +463,8 @@ const struct gpu_test failure_tests[] = {
 	{"failures/trainer_inside", test_inside, 2, 120, TEST_QUICK},
 	{"failures/trainer_torn", test_torn, 2, 120, TEST_QUICK},
 	{"failures/trainer_fault", test_fault, 2, 180, TEST_REAL},
-	{"failures/worker_idle", test_worker_idle, 2, 120, 0},
-	{"failures/worker_between", test_worker_between, 2, 120, 0},
-	{"failures/worker_inside", test_worker_inside, 2, 120, TEST_QUICK},
+	{"failures/worker_idle", test_worker_idle, 2, 120, TEST_NCCL},
+	{"failures/worker_between", test_worker_between, 2, 120, TEST_NCCL},
+	{"failures/worker_inside", test_worker_inside, 2, 120, TEST_QUICK | TEST_NCCL},
 	{0},
 };

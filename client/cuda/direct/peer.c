@@ -57,7 +57,7 @@ void peer_new(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number, int nranks
 	struct peer *p =
 		capture_new(s, comm->device, &c) ? NULL : kernels_new(s->gpu, comm->device, c);
 	session_unlock(s);
-	const bool good = p && !lent_map(s, number, comm->device, PEER_STAGING, &p->own);
+	const bool good = p && peer_staging_make(s, p, number);
 	if (good) { /* otherwise nothing is mapped there */
 		p->out_of_reach = devices_out_of_reach(s, comm->device);
 		p->call.staging[0] =

@@ -116,6 +116,11 @@ void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
 void peers_close(ncclsvc_session *s);
 void peer_modules_unload(struct gpu *g);
 
+/* ---- own_staging.c ---- */
+
+/* Makes the member's staging memory, clears it, and hands it to the daemon. Not locked; yields. */
+bool peer_staging_make(ncclsvc_session *s, struct peer *p, int32_t number);
+
 /* ---- peer_memory.c ---- */
 
 /* Maps the other members' staging memory, and all control blocks. Not locked; yields. */

@@ -159,7 +159,7 @@ class CommInfo(Record):
         ("staged", c_uint64),
         ("tenant", c_char * JOB_BYTES),
         ("admit", c_uint32),
-        ("reserved", c_uint32),
+        ("nccl", c_uint32),
     ]
 
 

@@ -14,7 +14,8 @@ struct session_counts;
 struct task;
 
 struct region {
-	char *base; /* NULL: no such region; for a GPU: an address in its worker */
+	char *base;  /* NULL: no such region; for a GPU: an address in its worker */
+	bool absent; /* not imported: base is only good for comparisons */
 	uint64_t bytes;
 	uint32_t pins;	     /* pending tasks that use it */
 	int32_t device;	     /* -1: host */
