@@ -30,7 +30,6 @@ DEVICE uint64_t ll_line_at(const struct work *w, unsigned owner, unsigned sender
 struct lines {
 	uint64_t first, step, past;
 	unsigned n;
-	uint64_t early; /* data of the first, if n is 1 and the data is the same for all */
 };
 
 #define EACH_OF(l)   UNROLLED for (unsigned u = 0; u < (l)->n; u++)
@@ -50,10 +49,6 @@ DEVICE uint32_t line_bytes(const struct peer_call *c, uint64_t i)
 DEVICE void lines_load(const struct peer_call *c, const struct lines *l, uint64_t from,
 		       uint64_t data[LINES])
 {
-	if (l->n == 1 && !c->src_each) {
-		data[0] = l->early;
-		return;
-	}
 	EACH_LINE(l)
 	data[u] = bytes_load(from + line_of(l, u) * LL_LINE_DATA, line_bytes(c, line_of(l, u)));
 }
@@ -199,7 +194,7 @@ DEVICE void lines_receive(struct work *w, const struct lines *l)
 	}
 }
 
-DEVICE void lines_move(struct work *w, uint64_t lines, unsigned n, uint64_t early)
+DEVICE void lines_move(struct work *w, uint64_t lines, unsigned n)
 {
 	const struct peer_call *c = w->call;
 	const struct lines all = {
@@ -207,7 +202,6 @@ DEVICE void lines_move(struct work *w, uint64_t lines, unsigned n, uint64_t earl
 		.step = (uint64_t)blocks() * movers(),
 		.past = w->words->stop ? 0 : lines,
 		.n = n,
-		.early = early,
 	};
 	struct lines l = all;
 	for (; c->sends_to && l.first < l.past; l.first += l.n * l.step)
@@ -216,33 +210,13 @@ DEVICE void lines_move(struct work *w, uint64_t lines, unsigned n, uint64_t earl
 		lines_receive(w, &l);
 }
 
-DEVICE bool is_one_each(uint64_t lines)
+DEVICE void move(struct work *w)
 {
-	return lines <= (uint64_t)blocks() * movers();
-}
-
-DEVICE uint64_t lines_of(const struct peer_call *c)
-{
-	return (c->bytes + LL_LINE_DATA - 1) / LL_LINE_DATA;
-}
-
-/* Called before the block knows coll_launch_seq, so that both are loaded at a time. */
-DEVICE uint64_t early_load(const struct peer_call *c)
-{
-	const uint64_t i = (uint64_t)block() * movers() + thread(), lines = lines_of(c);
-	if (thread() >= movers() || i >= lines || !is_one_each(lines) || c->src_each ||
-	    !c->sends_to)
-		return 0;
-	return bytes_load(c->src + i * LL_LINE_DATA, line_bytes(c, i));
-}
-
-DEVICE void move(struct work *w, uint64_t early)
-{
-	const uint64_t lines = lines_of(w->call);
-	if (is_one_each(lines))
-		lines_move(w, lines, 1, early);
+	const uint64_t lines = (w->call->bytes + LL_LINE_DATA - 1) / LL_LINE_DATA;
+	if (lines <= (uint64_t)blocks() * movers())
+		lines_move(w, lines, 1);
 	else
-		lines_move(w, lines, LINES, 0);
+		lines_move(w, lines, LINES);
 	work_moved(w);
 }
 
@@ -250,9 +224,8 @@ KERNEL THREADS_MOST(PEER_THREADS + 32) ncclsvc_peer_collective(struct peer_call 
 {
 	SHARED struct block_words words;
 	struct work w;
-	const uint64_t early = early_load(&call);
 	work_begin(&w, &call, &words, true);
 	if (thread() < movers())
-		move(&w, early);
+		move(&w);
 	work_end(&w);
 }

@@ -208,8 +208,6 @@ KERNEL THREADS_MOST(PEER_DIRECT_THREADS + 32) ncclsvc_peer_direct(struct peer_ca
 	SHARED struct block_words words;
 	SHARED struct offers offers;
 	struct work w;
-	if (thread() < movers())
-		offers_make(&call, &offers);
 	work_begin(&w, &call, &words, true);
 	if (thread() < movers())
 		move(&w, &offers);

@@ -315,8 +315,10 @@ DEVICE bool slice_receive(struct work *w, const struct ring *r, struct slice *s)
 
 /* ---- The block ---- */
 
-DEVICE void move(struct work *w, const struct peer_messages *m, struct ring r)
+DEVICE void move(struct work *w, const struct peer_messages *m)
 {
+	struct ring r;
+	ring_find(w, &r);
 	/* After a failure, the data to send may depend on data that was not received. */
 	const uint32_t past = w->words->dead ? 0 : m->first[w->peer_dir + 1];
 	for (uint32_t i = m->first[w->peer_dir]; i < past; i++) {
@@ -342,13 +344,10 @@ KERNEL ncclsvc_peer_messages(struct peer_messages messages)
 {
 	SHARED struct block_words words;
 	struct work w;
-	struct ring r;
-	w.call = &messages.call;
 	w.peer_dir = messages.block[block()] >> 4;
 	w.channel = messages.block[block()] & 15;
-	ring_find(&w, &r); /* at the same time as the words that work_begin loads */
 	work_begin(&w, &messages.call, &words, false);
 	if (thread() < movers())
-		move(&w, &messages, r);
+		move(&w, &messages);
 	work_end(&w);
 }

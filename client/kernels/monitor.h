@@ -31,21 +31,18 @@ DEVICE void headers_take(struct work *w)
 	}
 }
 
-/* All words are loaded before the first is needed. */
 DEVICE void begin(struct work *w)
 {
 	volatile struct block_words *words = w->words;
 	uint32_t previous, dead, blocks_before, arrived;
 	state_load(w->state, &previous, &dead, &blocks_before, &arrived);
-	const uint32_t coll_launch_seq = load32(&w->state->coll_launch_seq);
-	const uint32_t kernel_seq =
-		w->call->graph ? load32(&w->state->kernel_seq) : w->call->kernel_seq;
 	words->previous = previous;
 	words->previous_blocks = blocks_before;
 	words->launch_seq = peer_seq_after(previous);
-	words->coll_launch_seq =
-		w->coll_launch_seq ? peer_seq_after(coll_launch_seq) : coll_launch_seq;
-	words->kernel_seq = kernel_seq;
+	words->coll_launch_seq = load32(&w->state->coll_launch_seq);
+	if (w->coll_launch_seq)
+		words->coll_launch_seq = peer_seq_after(words->coll_launch_seq);
+	words->kernel_seq = w->call->graph ? load32(&w->state->kernel_seq) : w->call->kernel_seq;
 	words->stop = words->dead = dead;
 	words->finished = words->message = words->moving = 0;
 	words->part = 0;
@@ -96,13 +93,13 @@ DEVICE void work_begin(struct work *w, const struct peer_call *call,
 	block_sync();
 	w->launch_seq = words->launch_seq;
 	w->coll_launch_seq = collective ? words->coll_launch_seq : 0;
-	/* The others wait for the headers, so these come first. */
-	if (collective && !block() && !words->stop)
-		headers_put(w);
 	if (is_monitor(MONITOR_LANE))
 		arrive(w);
-	if (!block() && !words->stop)
-		previous_check(w);
+	if (block() || words->stop)
+		return;
+	if (collective)
+		headers_put(w);
+	previous_check(w);
 }
 
 /* Called once by each warp that moves data. */

@@ -44,8 +44,9 @@ DEVICE uint64_t offer_at(const struct work *w, unsigned owner, unsigned sender, 
 
 /* ---- Offers ---- */
 
-DEVICE uint64_t offer_word(const struct peer_call *c, unsigned word)
+DEVICE uint64_t offer_word(const struct work *w, unsigned word)
 {
+	const struct peer_call *c = w->call;
 	switch (word) {
 	case OFFER_HEADER:
 		return c->header;
@@ -63,20 +64,15 @@ DEVICE uint64_t offer_word(const struct peer_call *c, unsigned word)
 	}
 }
 
-/* Called before the block knows coll_launch_seq, so that both are loaded at a time. */
-DEVICE void offers_make(const struct peer_call *c, struct offers *o)
-{
-	for (uint32_t i = thread(); i < OFFER_WORDS; i += movers())
-		o->words[c->rank][i] = offer_word(c, i);
-}
-
-DEVICE void offers_put(const struct work *w, const struct offers *o)
+DEVICE void offers_put(const struct work *w, struct offers *o)
 {
 	const struct peer_call *c = w->call;
-	for (uint32_t i = thread(); i < OFFER_WORDS; i += movers())
+	for (uint32_t i = thread(); i < OFFER_WORDS; i += movers()) {
+		const uint64_t word = offer_word(w, i);
+		o->words[c->rank][i] = word;
 		ROLLED for (unsigned k = 0; k + 1 < c->nranks; k++)
-			ll_store(offer_at(w, peer(c, k), c->rank, i), w->coll_launch_seq,
-				 o->words[c->rank][i]);
+			ll_store(offer_at(w, peer(c, k), c->rank, i), w->coll_launch_seq, word);
+	}
 }
 
 /* Waits for all ranks' offers. False: a rank does something else, or will not come. */
@@ -90,8 +86,9 @@ DEVICE bool offers_take(struct work *w, struct offers *o)
 		if (p == c->rank)
 			continue;
 		const uint64_t from = offer_at(w, c->rank, p, word);
-		while (good && !ll_acquired(from, w->coll_launch_seq, &got))
+		while (good && !ll_ready(from, w->coll_launch_seq, &got))
 			good = !mover_waited(w);
+		acquire64((const peer_atomic64 *)from); /* the buffers are read after this */
 		o->words[p][word] = got;
 		if (word == OFFER_HEADER && good) {
 			header_compare(w, got);
@@ -131,11 +128,16 @@ DEVICE bool overlaps(const struct peer_call *c, const uint64_t *of)
 }
 
 /* True: the data can be moved directly, as all ranks have mapped all buffers. Their addresses are
- * known afterwards; they are loaded while it is not known yet whether they are valid. */
+ * known afterwards. */
 DEVICE bool buffers_find(const struct work *w, struct offers *o)
 {
 	const struct peer_call *c = w->call;
 	bool mapped = true;
+	for (uint32_t i = thread(); i < (uint32_t)c->nranks * c->nranks; i += movers())
+		mapped &= is_mapped(c, o, i / c->nranks, i % c->nranks) &&
+			  !overlaps(c, o->words[i % c->nranks]);
+	if (!threads_all(movers(), mapped))
+		return false;
 	for (uint32_t p = thread(); p < c->nranks; p += movers()) {
 		const uint64_t *of = o->words[p];
 		o->src[p] = o->dst[p] = 0;
@@ -148,10 +150,7 @@ DEVICE bool buffers_find(const struct work *w, struct offers *o)
 		else if (gets_data(c, p))
 			o->dst[p] = share_address(w, p, of[OFFER_DST], of[OFFER_DST_AT]);
 	}
-	for (uint32_t i = thread(); i < (uint32_t)c->nranks * c->nranks; i += movers())
-		mapped &= is_mapped(c, o, i / c->nranks, i % c->nranks) &&
-			  !overlaps(c, o->words[i % c->nranks]);
-	return threads_all(movers(), mapped);
+	return threads_all(movers(), true);
 }
 
 #endif

@@ -90,15 +90,6 @@ DEVICE bool ll_ready(uint64_t from, uint32_t flag, uint64_t *data)
 	return a >> 32 == flag && b >> 32 == flag;
 }
 
-/* The same; if true, what the line's writer had seen before is visible afterwards. */
-DEVICE bool ll_acquired(uint64_t from, uint32_t flag, uint64_t *data)
-{
-	uint64_t a, b;
-	ll_acquire_halves(from, &a, &b);
-	*data = (uint32_t)a | b << 32;
-	return a >> 32 == flag && b >> 32 == flag;
-}
-
 DEVICE void ll_store(uint64_t to, uint32_t flag, uint64_t data)
 {
 	const uint64_t above = (uint64_t)flag << 32;
