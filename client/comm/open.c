@@ -21,6 +21,7 @@
 #include "open.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
+#include "resume.h"
 
 #define OPEN_TIMEOUT_MS 5000
 #define OPTIONS_1	offsetof(ncclsvc_options, job) /* of programs built before it was there */
@@ -99,6 +100,7 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 		return r;
 	}
 	mps_join(s->connection);
+	resume_open(s);
 	*session = s;
 	return NCCLSVC_OK;
 }
@@ -108,6 +110,7 @@ void ncclsvc_close(ncclsvc_session *s)
 	/* A forked child cannot tell what its parent's other threads were doing. */
 	if (!s || (s->connection && s->connection->foreign))
 		return;
+	resume_close(s);
 	dispatch_close(s);
 	gpu_quiesce(s);
 	if (s->plan_callbacks)
@@ -159,6 +162,7 @@ static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 	tasks_restart(&s->tasks);
 	s->lost = false;
 	s->unfinished = true;
+	resume_reattached(s);
 	return dispatch_watch(s);
 }
 
@@ -181,6 +185,7 @@ ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
 	uint64_t deadline = deadline_in(timeout_ms);
 	session_lock(s);
 	socket_pump(s);
+	session_back(s, NO_DEADLINE);
 	if (s->reattaching) {
 		session_unlock(s);
 		return error_set(NCCLSVC_BUSY, "another thread is already reattaching the session");

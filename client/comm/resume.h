@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A session survives a restart of its daemon: resume.c. */
+#ifndef CLIENT_COMM_RESUME_H
+#define CLIENT_COMM_RESUME_H
+
+#include "base/api.h"
+
+/* Starts the thread that waits for the daemon's end, if the options say so. Not locked. */
+void resume_open(ncclsvc_session *s);
+/* Ends it. Not locked. */
+void resume_close(ncclsvc_session *s);
+/* The program itself has reattached the session. Locked. */
+void resume_reattached(ncclsvc_session *s);
+/* After a JOIN: if the epoch continues one of the previous daemon, compares with the other members
+ * what they have done. Not locked. */
+ncclsvc_result comm_compare(ncclsvc_comm *comm);
+
+#endif
