@@ -37,7 +37,7 @@ static ncclsvc_result choose_path(const char *path, struct sockaddr_un *address)
 
 static ncclsvc_result take_options(const ncclsvc_options *options,
 				   struct connection_options *connection, ncclsvc_admit *admit,
-				   int *timeout_ms)
+				   int *timeout_ms, int *reattach_ms)
 {
 	ncclsvc_options o = {.size = sizeof(o)};
 	if (options && options->size < OPTIONS_1)
@@ -64,6 +64,10 @@ static ncclsvc_result take_options(const ncclsvc_options *options,
 	if (!admit_of(o.admit, admit))
 		return error_argument("%s is not valid: use tenant, user or any",
 				      o.admit ? "options.admit" : "NCCLSVC_ADMIT");
+	if (o.reattach_ms > REATTACH_MS_MAX)
+		return error_argument("reattach_ms is %d, the limit is %d", o.reattach_ms,
+				      REATTACH_MS_MAX);
+	*reattach_ms = o.reattach_ms;
 	*timeout_ms = o.timeout_ms ? o.timeout_ms : OPEN_TIMEOUT_MS;
 	return choose_path(o.socket, &connection->address);
 }
@@ -90,7 +94,8 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 	s->id = ++sessions;
 	s->epoll = s->kick = s->timer = -1;
 	make_lock(s);
-	ncclsvc_result r = take_options(options, &s->options, &s->admit, &timeout_ms);
+	ncclsvc_result r =
+		take_options(options, &s->options, &s->admit, &timeout_ms, &s->reattach_ms);
 	if (!r)
 		r = connection_open(&s->options, deadline_in(timeout_ms), &s->connection);
 	if (!r)

@@ -796,11 +796,12 @@ static void *watcher(void *arg)
 	return NULL;
 }
 
-static int reattach_ms(void)
+/* For sessions without the option. */
+static int default_ms(void)
 {
 	const char *text = getenv("NCCLSVC_REATTACH_MS");
 	const long ms = text ? strtol(text, NULL, 10) : 0;
-	return ms > 0 && ms <= 3600000 ? (int)ms : 0;
+	return ms > 0 && ms <= REATTACH_MS_MAX ? (int)ms : 0;
 }
 
 static bool start_watcher(ncclsvc_session *s)
@@ -819,8 +820,9 @@ static bool start_watcher(ncclsvc_session *s)
 
 void resume_open(ncclsvc_session *s)
 {
-	s->reattach_ms = reattach_ms();
-	if (!s->reattach_ms || !s->connection->ring)
+	if (!s->reattach_ms)
+		s->reattach_ms = default_ms();
+	if (s->reattach_ms <= 0 || !s->connection->ring)
 		return;
 	session_lock(s);
 	s->survives = true;

@@ -5,6 +5,8 @@
 
 #include "base/api.h"
 
+#define REATTACH_MS_MAX 3600000
+
 /* Starts the thread that waits for the daemon's end, if the options say so. Not locked. */
 void resume_open(ncclsvc_session *s);
 /* Ends it. Not locked. */

@@ -243,11 +243,11 @@ static void in_place_results_are_right_or_fail_after_a_kill(void **state)
 
 static void one_does_not_come_back(struct client *me)
 {
-	if (me->rank == 1)
-		setenv("NCCLSVC_REATTACH_MS", "0", 1);
-	else
-		setenv("NCCLSVC_REATTACH_MS", "1500", 1);
-	ncclsvc_session *s = session_open(me->daemon);
+	const ncclsvc_options options = {.size = sizeof(options),
+					 .socket = me->daemon->socket,
+					 .reattach_ms = me->rank == 1 ? -1 : 1500};
+	ncclsvc_session *s;
+	CHECK_OK(ncclsvc_open(&options, &s));
 	ncclsvc_comm *comm = comm_join(me, s), *alone;
 	ncclsvc_unique_id id;
 	ncclsvc_task task;
