@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sessions that survive a restart of their daemon, in good order or by SIGKILL: programs see no
  * error, and every result is right. */
-#include <signal.h>
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -96,6 +96,17 @@ static bool agree_to_stop(ncclsvc_session *s, ncclsvc_comm *comm)
 	return any;
 }
 
+static int count_fds(void)
+{
+	int n = 0;
+	DIR *dir = opendir("/proc/self/fd");
+	CHECK(dir);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
 static void work(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
@@ -110,6 +121,7 @@ static void work(struct client *me)
 	b->part_out = b->out + COUNT;
 	b->sent = b->part_out + COUNT;
 	b->received = b->sent + COUNT;
+	const int fds = count_fds();
 	say(me, READY);
 	for (unsigned round = 0; !agree_to_stop(s, comm); round++) {
 		fill(b->in, me->rank, round);
@@ -133,6 +145,7 @@ static void work(struct client *me)
 		}
 		shared_state->iterations[me->rank]++;
 	}
+	CHECK_EQ(count_fds(), fds);
 	free(b);
 	ncclsvc_close(s);
 }
@@ -237,6 +250,79 @@ static void in_place_results_are_right_or_fail_after_a_kill(void **state)
 {
 	(void)state;
 	run(work_in_place, kill_and_start, &killed);
+}
+
+/* ---- Requests and tasks that wait for other ranks ---- */
+
+/* Rank 0 waits for rank 1, which begins only after the restart. */
+static void one_waits(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s), *split_off = NULL, *second = NULL;
+	ncclsvc_joining *join, *split;
+	ncclsvc_unique_id id;
+	ncclsvc_task task, alone;
+	int32_t *v = shared(s, 2 * sizeof(*v));
+	memset(&id, 7, sizeof(id));
+	memcpy(&id, &me->id, sizeof(id) / 2);
+	if (me->rank == 0) {
+		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
+		CHECK_OK(
+			ncclsvc_comm_join_begin(s, &id, 2, 0, NCCLSVC_DEVICE_HOST, WAIT_MS, &join));
+		CHECK_OK(ncclsvc_comm_split_begin(comm, 0, 0, WAIT_MS, &split));
+	}
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	if (me->rank == 1) {
+		v[0] = 4711;
+		CHECK_OK(ncclsvc_send(v, 1, NCCLSVC_INT32, 0, comm, &task));
+		CHECK_OK(
+			ncclsvc_comm_join_begin(s, &id, 2, 1, NCCLSVC_DEVICE_HOST, WAIT_MS, &join));
+		CHECK_OK(ncclsvc_comm_split_begin(comm, 0, 0, WAIT_MS, &split));
+	}
+	CHECK_OK(ncclsvc_joining_wait(join, &second));
+	CHECK_OK(ncclsvc_joining_wait(split, &split_off));
+	CHECK_OK(ncclsvc_wait(s, task, WAIT_MS));
+	CHECK_EQ(v[0], 4711);
+	ncclsvc_joining_free(join);
+	ncclsvc_joining_free(split);
+	check_usable(s, comm);
+	check_usable(s, second);
+	check_usable(s, split_off);
+	CHECK_OK(ncclsvc_barrier(second, &alone));
+	CHECK_OK(ncclsvc_wait(s, alone, WAIT_MS));
+	CHECK_OK(ncclsvc_comm_leave(second));
+	void *more;
+	CHECK_OK(ncclsvc_mem_alloc(s, 4096, &more));
+	CHECK_OK(ncclsvc_mem_free(s, more));
+	ncclsvc_close(s);
+}
+
+static void run_waiting(void (*again)(struct daemon *d))
+{
+	struct daemon d;
+	struct client clients[2];
+	share_state();
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, one_waits, NULL);
+	hear_all(clients, 2, READY);
+	again(&d);
+	again(&d);
+	say_all(clients, 2, GO);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
+static void what_waits_continues_after_a_restart(void **state)
+{
+	(void)state;
+	run_waiting(restart);
+}
+
+static void what_waits_continues_after_a_kill(void **state)
+{
+	(void)state;
+	run_waiting(kill_and_start);
 }
 
 /* ---- What is not continued ---- */
@@ -363,6 +449,8 @@ int main(void)
 		TEST(programs_work_though_the_daemon_is_killed),
 		TEST(in_place_results_are_right_after_a_restart),
 		TEST(in_place_results_are_right_or_fail_after_a_kill),
+		TEST(what_waits_continues_after_a_restart),
+		TEST(what_waits_continues_after_a_kill),
 		TEST(a_member_that_does_not_come_back_is_named),
 		TEST(hostile_resumptions_are_refused),
 	};
