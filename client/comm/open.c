@@ -190,7 +190,7 @@ ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
 	uint64_t deadline = deadline_in(timeout_ms);
 	session_lock(s);
 	socket_pump(s);
-	session_back(s, NO_DEADLINE);
+	session_back(s);
 	if (s->reattaching) {
 		session_unlock(s);
 		return error_set(NCCLSVC_BUSY, "another thread is already reattaching the session");

@@ -176,13 +176,16 @@ ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm)
 	ncclsvc_result r = NCCLSVC_OK;
 	peer_close(s, comm);
 	session_lock(s);
-	session_back(s, NO_DEADLINE);
+	comm->leaving = true;
+	resume_leave(s, comm);
 	if (!s->lost && comm->handle)
 		r = call_run(s, &call, SVC_LEAVE, &(struct svc_leave){.comm = comm->handle}, -1,
 			     deadline_in(REQUEST_MS));
 	if (s->lost || r == NCCLSVC_NOT_FOUND)
 		r = NCCLSVC_OK;
+	comm->leaving = !r;
 	if (!r) {
+		resume_left(s, comm);
 		if (s->plan_callbacks)
 			s->plan_callbacks->comm_left(s, comm);
 		comm_unlink(s, comm);

@@ -34,6 +34,7 @@
 #define NAP_MS	    20
 #define SEND_MS	    5000
 #define STACK_BYTES (256 << 10)
+#define LEFT_KEPT   16
 #define DAMAGED                                                                                    \
 	"the daemon was killed while it worked in place on this operation's buffer, whose "        \
 	"content "                                                                                 \
@@ -540,18 +541,6 @@ static void resumed(ncclsvc_session *s, struct call *call)
 	comm->epoch = reply.epoch;
 }
 
-/* True: the program is leaving it. */
-static bool is_left(const ncclsvc_session *s, const ncclsvc_comm *comm)
-{
-	for (const struct call *c = s->calls; c; c = c->next) {
-		struct svc_leave request;
-		memcpy(&request, c->request, sizeof(request));
-		if (c->opcode == SVC_LEAVE && request.comm == comm->handle)
-			return true;
-	}
-	return false;
-}
-
 static bool is_rejoining(const ncclsvc_session *s, const ncclsvc_comm *comm)
 {
 	for (const struct call *c = s->calls; c; c = c->next)
@@ -562,7 +551,7 @@ static bool is_rejoining(const ncclsvc_session *s, const ncclsvc_comm *comm)
 
 static bool may_continue(const ncclsvc_session *s, const ncclsvc_comm *comm)
 {
-	return comm->handle && !comm->broken && comm->lineage && !is_left(s, comm) &&
+	return comm->handle && !comm->broken && comm->lineage && !comm->leaving &&
 	       !is_rejoining(s, comm);
 }
 
@@ -589,6 +578,60 @@ static void await_join(ncclsvc_session *s, struct exchange *x, uint64_t deadline
 		 x->call.text[0] ? x->call.text : "the new daemon does not answer");
 	x->comm->handle = 0; /* the daemon has refused it */
 	fail(x, r == NCCLSVC_TIMEOUT ? NCCLSVC_PEER_GONE : r, why);
+}
+
+/* ---- Communicators that the program has left, and others may still want to continue ---- */
+
+struct left_comm {
+	struct svc_join request;
+	uint32_t lineage;
+};
+
+static struct svc_join left_request(const ncclsvc_comm *comm)
+{
+	struct svc_join request = rejoin_request(comm, 0);
+	request.device = SVC_DEVICE_HOST;
+	request.staging = 0;
+	return request;
+}
+
+static void say_left(ncclsvc_session *s, const struct svc_join *request, uint32_t lineage)
+{
+	say(s, SVC_RESUME_LEFT, 0, lineage);
+	call_forget(s, SVC_JOIN, request);
+}
+
+void resume_left(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	if (!s->watching || !comm->lineage || comm->nranks == 1)
+		return;
+	if (!s->left && !(s->left = calloc(LEFT_KEPT, sizeof(*s->left))))
+		return;
+	s->left[s->nleft++ % LEFT_KEPT] =
+		(struct left_comm){.request = left_request(comm), .lineage = comm->lineage};
+}
+
+void resume_leave(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	if (s->away == AWAY_RESUMING && comm->handle && comm->lineage) {
+		const struct svc_join request = left_request(comm);
+		calls_give_up(s, comm->key); /* ends the watcher's JOIN */
+		say_left(s, &request, comm->lineage);
+	}
+	session_back(s);
+}
+
+/* Tells the new daemon. The list starts anew, since nobody continues these communicators now. */
+static void say_all_left(ncclsvc_session *s)
+{
+	const uint32_t first = s->nleft > LEFT_KEPT ? s->nleft - LEFT_KEPT : 0;
+	for (uint32_t i = first; i < s->nleft; i++)
+		say_left(s, &s->left[i % LEFT_KEPT].request, s->left[i % LEFT_KEPT].lineage);
+	for (const ncclsvc_comm *c = s->comms; c; c = c->next) {
+		const struct svc_join request = left_request(c);
+		if (c->leaving && c->lineage && c->nranks > 1)
+			say_left(s, &request, c->lineage);
+	}
 }
 
 /* ---- Requests that the previous daemon has not answered ---- */
@@ -706,6 +749,7 @@ static ncclsvc_result resume(ncclsvc_session *s)
 	const size_t n = choose_comms(s, &x);
 	if (!x)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	say_all_left(s);
 	drop_others(s, x, n);
 	r = resume_comms(s, x, n, before);
 	for (size_t i = 0; i < n; i++)
@@ -751,6 +795,7 @@ static void come_back(ncclsvc_session *s)
 			r = resume(s);
 		if (!r && s->away == AWAY_RESUMING) {
 			s->away = AWAY_NOT;
+			s->nleft = 0;
 			session_kick(s);
 			pthread_cond_broadcast(&s->changed);
 			return;
@@ -853,6 +898,7 @@ void resume_close(ncclsvc_session *s)
 	pthread_join(s->watcher, NULL);
 	s->watching = false;
 	free(s->carried);
+	free(s->left);
 }
 
 ncclsvc_result comm_compare(ncclsvc_comm *comm)
@@ -865,7 +911,7 @@ ncclsvc_result comm_compare(ncclsvc_comm *comm)
 	if (comm->resuming && !comm->broken) {
 		r = exchange_all(s, &x, 1, compare_deadline(s));
 		if (!s->lost && (s->away || resumptions != s->resumptions)) {
-			x.result = r = session_back(s, NO_DEADLINE);
+			x.result = r = session_back(s);
 			comm->why[0] = '\0';
 		} else if (!r && !x.result)
 			settle(s, &x);

@@ -431,7 +431,7 @@ static ncclsvc_result submit_once(ncclsvc_session *s, struct op *ops, unsigned n
 ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	for (;;) {
-		ncclsvc_result r = session_back(s, NO_DEADLINE);
+		ncclsvc_result r = session_back(s);
 		const uint32_t resumptions = s->resumptions;
 		if (!r)
 			r = submit_once(s, ops, n);

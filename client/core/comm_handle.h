@@ -38,8 +38,9 @@ struct ncclsvc_comm {
 	/* If the epoch can be continued after a restart of the daemon (comm/resume.c): */
 	uint32_t lineage;   /* its name; 0: it cannot be continued */
 	bool spoilt;	    /* an operation has failed, so it cannot be continued any more */
+	bool leaving;	    /* the program is leaving it */
 	bool resuming;	    /* the members must compare what they have done */
-	uint64_t splits;     /* SPLITs that have been answered */
+	uint64_t splits;    /* SPLITs that have been answered */
 	uint64_t order;	    /* collectives so far, in all epochs of the lineage */
 	uint64_t *messages; /* [2 * nranks]: Sends to each rank, Recvs from each rank */
 	uint64_t *damaged;  /* collectives that a killed daemon has left half done */

@@ -132,14 +132,12 @@ bool session_is_watcher(const ncclsvc_session *s)
 	return s->watching && pthread_equal(s->watcher, pthread_self());
 }
 
-ncclsvc_result session_back(ncclsvc_session *s, uint64_t deadline)
+ncclsvc_result session_back(ncclsvc_session *s)
 {
 	if (session_is_watcher(s))
 		return s->away == AWAY_GONE ? error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text)
 					    : NCCLSVC_OK;
 	while (s->away && !s->connection->foreign)
-		if (!session_wait(s, deadline) && s->away && now_ns() > s->away_until)
-			return error_set(NCCLSVC_TIMEOUT, "the daemon has not come back: %s",
-					 s->lost_text);
+		session_wait(s, NO_DEADLINE);
 	return NCCLSVC_OK;
 }

@@ -62,7 +62,9 @@ struct ncclsvc_session {
 	bool survives;	 /* all its communicators can be continued */
 	enum away away;
 	uint64_t away_until;
-	uint32_t resumptions; /* how often it has come back */
+	uint32_t resumptions;	/* how often it has come back */
+	struct left_comm *left; /* a ring of LEFT_KEPT */
+	uint32_t nleft;		/* in total */
 	struct carried *carried;
 	size_t ncarried;
 	pthread_t watcher; /* the thread that waits for the daemon's end */
@@ -113,9 +115,10 @@ __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, cons
 __attribute__((format(printf, 2, 3))) void session_lose_daemon(ncclsvc_session *s,
 							       const char *format, ...);
 bool session_is_watcher(const ncclsvc_session *s); /* the calling thread; locked */
-/* Waits until the session has come back from a restart of its daemon, or is lost. The watcher never
- * waits: DAEMON_LOST if the connection is gone. Locked; yields. */
-ncclsvc_result session_back(ncclsvc_session *s, uint64_t deadline);
+/* Waits until the session has come back from a restart of its daemon, or is lost: the watcher's
+ * deadlines bound this. The watcher never waits: DAEMON_LOST if the connection is gone. Locked;
+ * yields. */
+ncclsvc_result session_back(ncclsvc_session *s);
 /* Changes with each connection. */
 static inline uint32_t session_connections(const ncclsvc_session *s)
 {

@@ -196,7 +196,7 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 	call->request_fd = fd;
 	memcpy(call->request, body, svc_shape_of(SVC_PROTOCOL_MAX, opcode)->request);
 	for (;;) {
-		ncclsvc_result r = session_back(s, deadline);
+		ncclsvc_result r = session_back(s);
 		if (!r)
 			r = session_check(s);
 		if (r)
@@ -241,7 +241,7 @@ ncclsvc_result call_finish(ncclsvc_session *s, struct call *call, uint64_t deadl
 		const bool gone = s->away == AWAY_GONE && session_is_watcher(s);
 		if (s->away &&
 		    !session_is_watcher(s)) { /* it is sent again when the session is back */
-			session_back(s, NO_DEADLINE);
+			session_back(s);
 			if (deadline < deadline_in(REQUEST_MS))
 				deadline = deadline_in(REQUEST_MS);
 			continue;

@@ -76,6 +76,7 @@ struct communicator {
 	bool cuda;	       /* its members' devices are GPUs */
 	bool out_of_reach;     /* a member cannot map another's memory, so no kernels */
 	uint32_t lineage;      /* of the running epoch (svc_join_reply); or what JOINs resume */
+	uint32_t left_lineage; /* a member of this one had left: it cannot be continued */
 	unsigned reply_opcode; /* what its members wait for: JOIN or SPLIT */
 	struct nccl_comm *nccl_comm; /* while an epoch runs or is about to begin */
 	struct account *account;     /* of the owner; also its members', unless it admits others */

@@ -228,12 +228,32 @@ static bool resume_fits(struct session *c, struct communicator *m, uint32_t seri
 		comm_turn_away(c, m, serial, rank, NCCLSVC_PEER_GONE,
 			       "the epoch cannot be continued: rank %d (pid %d) has joined anew",
 			       other, m->members[other].pid);
+	else if (m->left_lineage == resume->lineage)
+		comm_turn_away(c, m, serial, rank, NCCLSVC_PEER_GONE,
+			       "the epoch cannot be continued: a member had left it");
 	else if (!lineage || epoch_held(&m->life) || m->begun || m->comms->cluster || m->cuda)
 		comm_turn_away(c, m, serial, rank, NCCLSVC_STALE_EPOCH,
 			       "the epoch cannot be continued: this daemon has begun another one");
 	else
 		return true;
 	return false;
+}
+
+/* This process had left the epoch that others may want to continue. */
+static void note_left(struct session *c, struct communicator *m, uint32_t serial, int32_t rank,
+		      const struct svc_resume *resume)
+{
+	bool waits = false;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		waits |= m->members[k].state == NCCLSVC_MEMBER_JOINING &&
+			 m->members[k].resume == SVC_RESUME_COMM;
+	if (!m->begun)
+		m->left_lineage = resume->lineage;
+	if (waits && m->lineage == resume->lineage && !epoch_held(&m->life))
+		comm_fail_joins(m->comms, m, NCCLSVC_PEER_GONE, rank,
+				"the epoch cannot be continued: a member had left it");
+	comm_note_idle(m);
+	session_error(c, SVC_JOIN, serial, NCCLSVC_CANCELLED, "the epoch was left");
 }
 
 static void begin_attempt(struct communicator *m)
@@ -342,6 +362,10 @@ void comm_join(struct comms *s, struct session *c, uint32_t serial, const struct
 	}
 	if (m->world && !world_rank_is_ours(s, c, serial, rank))
 		return;
+	if (resume.kind == SVC_RESUME_LEFT) {
+		note_left(c, m, serial, rank, &resume);
+		return;
+	}
 	const struct member *member = &m->members[rank];
 	/* A member has left, so the epoch can do little more; its process may ask for the next one.
 	 */

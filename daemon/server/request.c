@@ -234,8 +234,9 @@ static void submit(struct server *s, struct session *c, uint32_t serial, const s
 static void resume(struct server *s, struct session *c, uint32_t serial, const struct svc_resume *m)
 {
 	const bool comm = m->kind == SVC_RESUME_COMM, region = m->kind == SVC_RESUME_REGION;
-	if (m->kind < SVC_RESUME_SESSION || m->kind > SVC_RESUME_JOIN || m->reserved ||
-	    !m->number != !(comm || region) || !m->lineage != !comm ||
+	const bool left = m->kind == SVC_RESUME_LEFT;
+	if (m->kind < SVC_RESUME_SESSION || m->kind > SVC_RESUME_LEFT || m->reserved ||
+	    !m->number != !(comm || region) || !m->lineage != !(comm || left) ||
 	    m->lineage & SVC_LINEAGE_RESUMED || !c->ring) {
 		session_error(c, SVC_RESUME, serial, NCCLSVC_INVALID_ARGUMENT,
 			      "unknown kind, a field is out of range, or the session has no ring");

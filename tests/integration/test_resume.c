@@ -376,6 +376,44 @@ static void a_member_that_does_not_come_back_is_named(void **state)
 	daemon_stop(&d);
 }
 
+/* Rank 1 has left one of two communicators, so nobody waits for it there. */
+static void one_has_left(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s), *child;
+	ncclsvc_task task;
+	CHECK_OK(ncclsvc_comm_split(comm, 0, me->rank, WAIT_MS, &child));
+	CHECK_OK(ncclsvc_barrier(child, &task));
+	CHECK_OK(ncclsvc_wait(s, task, WAIT_MS));
+	if (me->rank == 1)
+		CHECK_OK(ncclsvc_comm_leave(child));
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	check_usable(s, comm);
+	if (me->rank == 0) {
+		CHECK_RESULT(ncclsvc_barrier(child, &task), NCCLSVC_PEER_GONE);
+		CHECK(strstr(ncclsvc_last_error(), "a member had left it"));
+		CHECK_OK(ncclsvc_comm_leave(child));
+	}
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void a_communicator_that_a_member_has_left_holds_nobody_up(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	share_state();
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, one_has_left, NULL);
+	hear_all(clients, 2, READY);
+	kill_and_start(&d);
+	say_all(clients, 2, GO);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
 /* ---- Requests that no library sends ---- */
 
 static void refused(struct raw *r, struct svc_resume request)
@@ -404,6 +442,7 @@ static void hostile_resumptions_are_refused(void **state)
 	raw_attach(&r, 16);
 	refused(&r, (struct svc_resume){.kind = 0});
 	refused(&r, (struct svc_resume){.kind = 5});
+	refused(&r, (struct svc_resume){.kind = 6});
 	refused(&r, (struct svc_resume){.kind = SVC_RESUME_SESSION, .reserved = 1});
 	refused(&r, (struct svc_resume){.kind = SVC_RESUME_SESSION, .number = 1});
 	refused(&r, (struct svc_resume){.kind = SVC_RESUME_REGION});
@@ -452,6 +491,7 @@ int main(void)
 		TEST(what_waits_continues_after_a_restart),
 		TEST(what_waits_continues_after_a_kill),
 		TEST(a_member_that_does_not_come_back_is_named),
+		TEST(a_communicator_that_a_member_has_left_holds_nobody_up),
 		TEST(hostile_resumptions_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
