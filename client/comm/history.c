@@ -29,7 +29,7 @@ struct seen {
 };
 
 /* What rank r says about an operation. */
-static struct seen look(const struct histories *all, uint32_t r, uint16_t order, int32_t peer,
+static struct seen look(const struct histories *all, uint32_t r, unsigned order, int32_t peer,
 			uint64_t number)
 {
 	struct seen seen = {0};
@@ -45,12 +45,12 @@ static struct seen look(const struct histories *all, uint32_t r, uint16_t order,
 	return seen;
 }
 
-static uint16_t opposite(uint16_t order)
+static unsigned opposite(unsigned order)
 {
 	return order == HISTORY_SENDS ? HISTORY_RECVS : HISTORY_SENDS;
 }
 
-enum history_verdict history_judge(const struct histories *all, uint32_t rank, uint16_t order,
+enum history_verdict history_judge(const struct histories *all, uint32_t rank, unsigned order,
 				   int32_t peer, uint64_t number)
 {
 	bool damaged = false;
@@ -69,7 +69,7 @@ enum history_verdict history_judge(const struct histories *all, uint32_t rank, u
 }
 
 /* 1 + the last operation that rank r has seen end. */
-static uint64_t ended(const struct histories *all, uint32_t r, uint16_t order, int32_t peer)
+static uint64_t ended(const struct histories *all, uint32_t r, unsigned order, int32_t peer)
 {
 	uint64_t n = look(all, r, order, peer, 0).submitted;
 	while (n && look(all, r, order, peer, n - 1).pending)
@@ -89,7 +89,7 @@ bool history_fits(const struct histories *all, uint32_t rank)
 	if (most > least)
 		return false;
 	for (uint32_t r = 0; r < all->nranks; r++)
-		for (uint16_t order = HISTORY_SENDS; order <= HISTORY_RECVS; order++)
+		for (unsigned order = HISTORY_SENDS; order <= HISTORY_RECVS; order++)
 			if (ended(all, r, opposite(order), (int32_t)rank) >
 			    look(all, rank, order, (int32_t)r, 0).submitted)
 				return false;

@@ -46,7 +46,7 @@ enum history_verdict {
 };
 
 /* What becomes of this rank's operation. */
-enum history_verdict history_judge(const struct histories *all, uint32_t rank, uint16_t order,
+enum history_verdict history_judge(const struct histories *all, uint32_t rank, unsigned order,
 				   int32_t peer, uint64_t number);
 /* False: a member has done an operation that another one has never submitted, so they are not of
  * one epoch. */
