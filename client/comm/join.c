@@ -15,6 +15,7 @@
 #include "join.h"
 #include "join_request.h"
 #include "launcher.h"
+#include "resume.h"
 
 ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id)
 {
@@ -41,7 +42,7 @@ static void comm_discard(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	if (comm && comm->peer)
 		peer_discard(s, comm);
-	free(comm);
+	comm_free(comm);
 }
 
 /* Callers' buffers are sized for the number of ranks they requested. */
@@ -57,6 +58,13 @@ static void joined(ncclsvc_session *s, struct call *call)
 	struct svc_join_reply reply;
 	ncclsvc_comm *comm = call->arg;
 	memcpy(&reply, call->body, sizeof(reply));
+	if (call->opcode == SVC_SPLIT) {
+		struct svc_split request;
+		memcpy(&request, call->request, sizeof(request));
+		ncclsvc_comm *parent = comm_by_handle(s, request.comm);
+		if (parent)
+			parent->splits++;
+	}
 	if (call->opcode == SVC_SPLIT && !reply.comm)
 		return;
 	ncclsvc_comm *holder = comm_by_handle(s, reply.comm);
@@ -119,6 +127,8 @@ static ncclsvc_result joining_wait(struct ncclsvc_joining *j, ncclsvc_comm **out
 	}
 	if (!r && comm)
 		r = peer_open(j->session, comm);
+	if (!r && comm)
+		r = comm_compare(comm);
 	if (r && comm) {
 		struct error why;
 		error_keep(&why);

@@ -47,6 +47,8 @@ static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n
 	ncclsvc_result r = tasks_room(s, n); /* first, because it yields */
 	if (!r)
 		r = session_check(s);
+	if (!r && s->away) /* ops_submit tries again */
+		r = error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 	for (unsigned i = 0; !r && i < n; i++) {
 		uint32_t timeline = ops[i].record.timeline;
 		if (timeline && !s->timelines[timeline])
@@ -75,7 +77,7 @@ static void release(ncclsvc_session *s, struct op *ops, unsigned n)
 /* Gets the chunks, then copies the sources without the lock. */
 static ncclsvc_result stage(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	uint32_t generation = s->generation;
+	uint32_t connection = session_connections(s);
 	ncclsvc_result r = NCCLSVC_OK;
 	for (unsigned i = 0; !r && i < n; i++)
 		if (ops[i].staged.bytes)
@@ -89,7 +91,7 @@ static ncclsvc_result stage(ncclsvc_session *s, struct op *ops, unsigned n)
 			       ops[i].src_bytes);
 	session_lock(s);
 	r = ready(s, ops, n);
-	if (!r && generation != s->generation)
+	if (!r && connection != session_connections(s))
 		r = error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost while a buffer was copied");
 	return r;
 }
@@ -134,6 +136,8 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	op->launch.operation = slot->seq = op->comm->seq++;
 	op->launch.collective = op->comm->collectives;
 	op->comm->collectives += !svc_op_is_p2p(r->op);
+	slot->to = svc_op_is_p2p(r->op) ? r->peer : -1;
+	slot->order = comm_count(op->comm, slot->to >= 0, r->op == NCCLSVC_SEND, slot->to);
 	slot->chunk = op->staged.chunk;
 	slot->in = op->src;
 	slot->out = op->dst;
@@ -445,7 +449,7 @@ static ncclsvc_result submit_ring(ncclsvc_session *s, const struct submission *b
 	return !r && b->on_gpu ? gpu_submitted(s, ops, n) : r;
 }
 
-ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
+static ncclsvc_result submit_once(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	struct submission b = classify(ops, n);
 	ncclsvc_result r = check(s, &b);
@@ -460,4 +464,18 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 	if (b.staged)
 		release(s, ops, b.in_ring);
 	return r;
+}
+
+ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	for (;;) {
+		ncclsvc_result r = session_back(s);
+		const uint32_t resumptions = s->resumptions;
+		if (!r)
+			r = submit_once(s, ops, n);
+		/* Nothing was submitted if the daemon ended meanwhile. */
+		const bool again = s->away || resumptions != s->resumptions;
+		if (r != NCCLSVC_DAEMON_LOST || s->lost || !again)
+			return r;
+	}
 }

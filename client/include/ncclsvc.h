@@ -110,6 +110,10 @@ typedef struct ncclsvc_options {
 	 * pod, container or service (see libncclsvc(3)). The members' GPUs can access each other's
 	 * buffers. */
 	ncclsvc_admit admit;
+	/* How long the session waits by itself for the next daemon when the daemon ends (see
+	 * libncclsvc(3)); set the same value for all ranks. 0: $NCCLSVC_REATTACH_MS, else it does
+	 * not wait; negative: it does not wait. At most 3600000. */
+	int reattach_ms;
 } ncclsvc_options;
 
 /* Connects to a daemon and attaches. options may be NULL. On success the caller owns *session and

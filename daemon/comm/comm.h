@@ -87,6 +87,9 @@ void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
 
 /* 0: the session is at its limit. */
 uint32_t comm_new_handle(struct session *c, struct communicator *m, int32_t rank);
+/* This handle; 0: it is taken, or beyond the limit. */
+uint32_t comm_claim_handle(struct session *c, struct communicator *m, int32_t rank,
+			   uint32_t handle);
 void comm_vacate(struct communicator *m, struct member *member, uint32_t state);
 
 /* ---- comm.c ---- */

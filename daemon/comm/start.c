@@ -3,8 +3,10 @@
  * and NCCL are ready. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "account/lateness.h"
+#include "base/clock.h"
 #include "base/loop.h"
 #include "base/nofail.h"
 #include "comm.h"
@@ -15,6 +17,46 @@
 #include "peer/comm_peer.h"
 #include "record/record.h"
 #include "remote.h"
+
+/* Only host memory of one node: NCCL communicators and other nodes' epochs end with a daemon. */
+static bool can_continue(const struct communicator *m)
+{
+	return !m->cuda && !m->remote && !m->comms->cluster;
+}
+
+/* True: the epoch continues one of the previous daemon. */
+static bool resumes(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->members[k].resume == SVC_RESUME_COMM)
+			return true;
+	return false;
+}
+
+static uint32_t new_lineage(void)
+{
+	uint32_t random = 0;
+	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != (ssize_t)sizeof(random))
+		random = (uint32_t)clock_now();
+	random &= SVC_LINEAGE_RESUMED - 1;
+	return random ? random : 1;
+}
+
+static void choose_lineage(struct communicator *m)
+{
+	if (!can_continue(m))
+		m->lineage = 0;
+	else if (resumes(m))
+		m->lineage |= SVC_LINEAGE_RESUMED;
+	else
+		m->lineage = new_lineage();
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct session *c = m->members[k].session;
+		if (c && !m->lineage)
+			c->resumes = false; /* its library comes to the same conclusion */
+		m->members[k].resume = 0;
+	}
+}
 
 static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 {
@@ -29,6 +71,7 @@ static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 	memcpy(r.id, m->id, sizeof(r.id));
 	memcpy(r.label, m->label, sizeof(r.label));
 	r.peer_bytes = peer_bytes(m);
+	r.lineage = member->session->resumes ? m->lineage : 0;
 	session_reply(member->session, opcode, member->serial, &r, sizeof(r), NULL, 0);
 }
 
@@ -148,6 +191,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->progress = progress;
 	m->lateness = lateness;
 	int32_t vanished = fill_members(s, m, members);
+	choose_lineage(m);
 	comm_record_members(m, transport_of(s, m), members);
 	if (vanished < 0)
 		peer_begin(m);

@@ -161,6 +161,9 @@ static void start_epoch(struct scheduler *sched, const struct command *cmd)
 		m->recording = em->recording;
 		m->join = em->join;
 		set_handle(m->session, em->handle, c, (int32_t)k);
+		/* Only epochs of host memory on one node continue in the next daemon. */
+		if (cmd->epoch_start.transport != TRANSPORT_HOST)
+			m->session->resumes = false;
 		if (m->device >= 0)
 			timeline_reserve(m->session);
 	}
@@ -339,6 +342,9 @@ static bool run_command(struct scheduler *sched, const struct command *c)
 		break;
 	case COMMAND_SESSION_RING:
 		add_ring(sched, s, c);
+		break;
+	case COMMAND_SESSION_RESUMES:
+		s->resumes = true;
 		break;
 	case COMMAND_SESSION_DEL:
 		remove_session(sched, s);

@@ -264,6 +264,44 @@ static void submit(struct server *s, struct session *c, uint32_t serial, const s
 	scheduler_command(s->scheduler, &cmd);
 }
 
+static void resume(struct server *s, struct session *c, uint32_t serial, const struct svc_resume *m)
+{
+	const bool comm = m->kind == SVC_RESUME_COMM, region = m->kind == SVC_RESUME_REGION;
+	const bool left = m->kind == SVC_RESUME_LEFT;
+	if (m->kind < SVC_RESUME_SESSION || m->kind > SVC_RESUME_LEFT || m->reserved ||
+	    !m->number != !(comm || region) || !m->lineage != !(comm || left) ||
+	    m->lineage & SVC_LINEAGE_RESUMED || !c->ring) {
+		session_error(c, SVC_RESUME, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "unknown kind, a field is out of range, or the session has no ring");
+		return;
+	}
+	if (m->kind == SVC_RESUME_SESSION) {
+		c->resumes = !s->cluster;
+		if (c->resumes)
+			scheduler_command(s->scheduler,
+					  &(struct command){.kind = COMMAND_SESSION_RESUMES,
+							    .session = c->slot});
+	} else if (region) {
+		c->next_region = *m;
+	} else {
+		c->next_join = *m;
+	}
+	if (comm && !c->resumed)
+		log_info("session %u (%s, pid %d) continues from the previous daemon", c->id,
+			 c->name, c->pid);
+	c->resumed = c->resumed || comm;
+	session_reply(c, SVC_RESUME, serial, NULL, 0, NULL, 0);
+}
+
+/* The daemon shuts down, and the session will send the request to its successor: it is not
+ * answered. */
+static bool is_for_successor(const struct server *s, const struct session *c, unsigned opcode)
+{
+	return s->draining && c->resumes &&
+	       (opcode == SVC_JOIN || opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT ||
+		opcode == SVC_RESUME || opcode == SVC_SUBMIT);
+}
+
 /* Checks the reserved field of the small requests, 4 bytes after their one argument. */
 static bool reserved_is_zero(struct session *c, const struct svc_header *h, uint32_t reserved)
 {
@@ -294,7 +332,7 @@ void request_handle(struct server *s, struct session *c, const struct svc_header
 			      s->path);
 		return;
 	}
-	if (refused_job(s, c, h->opcode, h->serial))
+	if (refused_job(s, c, h->opcode, h->serial) || is_for_successor(s, c, h->opcode))
 		return;
 	if (takes_memory(h->opcode) && refused_memory(c, h->opcode, h->serial))
 		return;
@@ -379,6 +417,9 @@ void request_handle(struct server *s, struct session *c, const struct svc_header
 		break;
 	case SVC_SHARED_PART:
 		shares_part(c, h->serial, body);
+		break;
+	case SVC_RESUME:
+		resume(s, c, h->serial, body);
 		break;
 	case SVC_SPLIT:
 		comm_split(c, h->serial, body);

@@ -534,6 +534,9 @@ void server_close(struct server *s, int reason, const char *text)
 	struct session *c, *next;
 	if (s->loop.closing)
 		return;
+	/* No SPLIT or JOIN is answered on some ranks only: their sessions continue elsewhere. */
+	while (s->comms.own_messages)
+		remote_handle_own(&s->comms);
 	loop_close(&s->loop);
 	watcher_close(&s->watcher);
 	comm_close_all(&s->comms, reason);

@@ -307,7 +307,7 @@ static void remove_dir(const struct daemon *d)
 	rmdir(d->dir);
 }
 
-void daemon_wait_exit(struct daemon *d, int code)
+static void await_exit(const struct daemon *d, int code)
 {
 	int status;
 	if (!reap(d->pid, &status, WAIT_MS))
@@ -318,7 +318,19 @@ void daemon_wait_exit(struct daemon *d, int code)
 	CHECK_EQ(WEXITSTATUS(status), code);
 	check_log(d);
 	CHECK(access(d->socket, F_OK) < 0);
+}
+
+void daemon_wait_exit(struct daemon *d, int code)
+{
+	await_exit(d, code);
 	remove_dir(d);
+	forget(d);
+}
+
+void daemon_terminate(struct daemon *d)
+{
+	CHECK(!kill(d->pid, SIGTERM));
+	await_exit(d, 0);
 	forget(d);
 }
 

@@ -76,6 +76,7 @@ class Options(Structure):
         ("timeout_ms", c_int),
         ("job", c_char_p),
         ("admit", c_uint32),
+        ("reattach_ms", c_int),
     ]
 
 

@@ -15,8 +15,9 @@ struct worker_queue;
 
 enum command_kind {
 	COMMAND_SESSION_ADD = 1,
-	COMMAND_SESSION_RING, /* the session attached: ring, doorbell and completion fds */
-	COMMAND_SESSION_DEL,  /* -> EVENT_SESSION_GONE when it is no longer in use */
+	COMMAND_SESSION_RING,	 /* the session attached: ring, doorbell and completion fds */
+	COMMAND_SESSION_RESUMES, /* it survives this daemon: SVC_RESUME_SESSION */
+	COMMAND_SESSION_DEL,	 /* -> EVENT_SESSION_GONE when it is no longer in use */
 	COMMAND_REGION_ADD,
 	COMMAND_REGION_DEL, /* -> EVENT_REGION_GONE, or _BUSY */
 	COMMAND_EPOCH_START,

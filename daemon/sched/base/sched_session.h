@@ -88,6 +88,7 @@ struct sched_session {
 	uint32_t members; /* handles with a communicator */
 	uint64_t spoiled; /* the last epoch end that has checked its group */
 
+	bool resumes;	 /* its client submits what has not run to the next daemon */
 	uint64_t waited; /* the number of the record that has waited for commands */
 	uint32_t slot, id;
 	int32_t pid;
