@@ -194,7 +194,6 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 	call->result = 0;
 	call->fd = -1;
 	call->request_fd = fd;
-	memcpy(call->request, body, svc_shape_of(SVC_PROTOCOL_MAX, opcode)->request);
 	for (;;) {
 		ncclsvc_result r = session_back(s);
 		if (!r)
@@ -230,6 +229,7 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 		session_lock(s);
 		connection_unref(c);
 	}
+	memcpy(call->request, body, svc_shape_of(s->connection->version, opcode)->request);
 	call->next = s->calls;
 	s->calls = call;
 	return NCCLSVC_OK;
