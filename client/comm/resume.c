@@ -40,7 +40,7 @@
 	"content "                                                                                 \
 	"is now undefined"
 
-/* A task that the next daemon has not got yet. */
+/* A task that has not been submitted to the next daemon yet. */
 struct carried {
 	uint64_t task;
 	struct svc_record record;
@@ -50,7 +50,7 @@ struct carried {
 
 /* ---- The unfinished tasks ---- */
 
-/* False: a resumption that failed has carried them already. */
+/* False: an earlier resumption, which failed, has copied them already. */
 static bool tasks_in_ring(const ncclsvc_session *s)
 {
 	const struct tasks *t = &s->tasks;
@@ -261,7 +261,7 @@ static bool add_pending(const ncclsvc_session *s, const ncclsvc_comm *comm, stru
 	return good;
 }
 
-/* Plans are of the daemon that is gone. */
+/* Plans existed only in the daemon that is gone. */
 static bool is_spoilt(const ncclsvc_session *s, const ncclsvc_comm *comm)
 {
 	for (size_t i = 0; i < s->ncarried; i++) {
@@ -345,13 +345,13 @@ static void begin_lines(ncclsvc_session *s, struct exchange *x, uint64_t deadlin
 			continue;
 		char why[SVC_TEXT_BYTES];
 		snprintf(why, sizeof(why),
-			 "rank %d has had a failed operation in this epoch, or planned ones", k);
+			 "rank %d has a failed operation in this epoch, or planned operations", k);
 		fail(x, NCCLSVC_DAEMON_LOST, why);
 	}
 	drop_chunk(s, x);
 	if (most < x->own.n ||
 	    most > SVC_REGION_MAX / sizeof(struct history_line) / (uint64_t)x->comm->nranks)
-		fail(x, NCCLSVC_PROTOCOL, "the members' accounts of their operations are invalid");
+		fail(x, NCCLSVC_PROTOCOL, "the members' operation histories are invalid");
 	if (!x->result &&
 	    begin_gather(s, x, x->own.lines, x->own.n * sizeof(struct history_line),
 			 most * sizeof(struct history_line), deadline) &&
@@ -383,7 +383,7 @@ static ncclsvc_result exchange_all(ncclsvc_session *s, struct exchange *x, size_
 					       : NCCLSVC_OK;
 }
 
-/* A member may have waited as long for the members of another communicator. */
+/* A member may have waited this long for the members of another communicator. */
 static uint64_t compare_deadline(const ncclsvc_session *s)
 {
 	return deadline_in(s->reattach_ms) + (uint64_t)s->reattach_ms * 1000000;
@@ -449,7 +449,7 @@ static void settle_split(ncclsvc_session *s, ncclsvc_comm *comm, const struct hi
 		return;
 	comm->splits++;
 	snprintf((*at)->text, sizeof((*at)->text),
-		 "the daemon was killed when it had answered this split on some ranks only");
+		 "the daemon was killed after it had answered this split on some ranks only");
 	answer(at, NCCLSVC_DAEMON_LOST);
 }
 
@@ -622,7 +622,7 @@ void resume_leave(ncclsvc_session *s, const ncclsvc_comm *comm)
 	session_back(s);
 }
 
-/* Tells the new daemon. The list starts anew, since nobody continues these communicators now. */
+/* Tells the new daemon. The list starts anew: no member can continue these communicators now. */
 static void say_all_left(ncclsvc_session *s)
 {
 	const uint32_t first = s->nleft > LEFT_KEPT ? s->nleft - LEFT_KEPT : 0;

@@ -486,7 +486,7 @@ static void progress(const struct program *p, const struct snapshot *s, uint64_t
 	text_free(&line);
 }
 
-/* Looks again and again, until no session is left or the time is over. */
+/* Polls until no session is left or the time is over. */
 static ncclsvc_result wait_for_jobs(struct program *p, struct snapshot *s)
 {
 	const uint64_t begin = snapshot_now_ns();

@@ -7,8 +7,8 @@
  *   lent memory, allocations, operations' buffers: lend.c, device_memory.c, device_buffers.c
  *   memory that is freed: device_forget.c
  *   streams and their timelines: page.c, stream.c
- *   kernels and how they end, in direct/: peer_module.c, peer_messages.c, peer_kernel.c,
- * peer_task.c CUDA graphs, and the order of operations on streams: capture/capture_graph.c
+ *   kernels, in direct/: peer_module.c, peer_messages.c, peer_kernel.c; their ends: peer_task.c
+ *   CUDA graphs, and the order of operations on streams: capture/capture_graph.c
  *   launching kernels: direct/peer_submit.c
  *   memory shared with other ranks, in direct/: shares.c, import_map.c, import_table.c, importer.c
  *   NCCL operations in graphs, in capture/: captured_group.c, captured_group_stream.c

@@ -525,9 +525,9 @@ ncclsvc_result ncclsvc_cancel_task(ncclsvc_session *session, uint64_t task, uint
 ncclsvc_result ncclsvc_cancel_comm(ncclsvc_session *session, uint64_t comm, uint64_t *cancelled);
 ncclsvc_result ncclsvc_cancel_session(ncclsvc_session *session, uint32_t id, uint64_t *cancelled);
 
-/* on: the daemon takes no new jobs. Sessions of others than the tenants that are here can't get a
- * ring or join (DRAINING); those go on, also with new processes. 0: it takes new jobs again. Only
- * on the socket for administration. */
+/* on: the daemon takes no new jobs. Tenants that already use it continue, and may start new
+ * processes; sessions of other tenants can't get a ring or join (DRAINING). 0: it takes new jobs
+ * again. Only on the socket for administration. */
 ncclsvc_result ncclsvc_drain(ncclsvc_session *session, int on);
 
 /* An inspection-only session is an ordinary one opened with no_ring set. */

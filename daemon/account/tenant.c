@@ -221,8 +221,9 @@ void tenant_of_peer(int fd, int32_t pid, uint32_t uid, struct tenant *t,
 	if (pidfd >= 0)
 		close(pidfd);
 	tenant_of_text(uid, text, t);
-	/* A pod's process may connect and exit, and leave the socket to a child. A container that
-	 * has the daemon in it is all that there is. */
+	/* Without a readable control group, the peer counts as confined: a pod's process may
+	 * connect, leave the socket to a child, and exit. In the daemon's own container, nobody is
+	 * confined. */
 	t->confined = !text[0] || (t->confined && !is_own_unit(t));
 	svc_cgroup_name(text, cgroup);
 }

@@ -574,7 +574,7 @@ void gpu_need(struct gpu *g)
 		return;
 	g->resting = false;
 	set_state(g, NCCLSVC_DEVICE_STARTING);
-	log_info("gpu%d: a worker starts, as it is needed again", g->index);
+	log_info("gpu%d: starting a worker, which is needed again", g->index);
 	if (!g->alive) /* otherwise when the last one has exited */
 		on_backoff(&g->timer);
 }
@@ -586,8 +586,8 @@ static void rest(struct gpu *g)
 	const struct worker_message end = {.kind = WORKER_END};
 	if (svc_send(g->sock, &end, sizeof(end), NULL, 0, MSG_DONTWAIT))
 		return; /* it is busy, or about to be replaced */
-	log_info("gpu%d: worker %d ends, as it was not needed for %d s (worker_idle)", g->index,
-		 g->info.pid, g->gpus->config->worker_idle);
+	log_info("gpu%d: ending worker %d, unused for %d s (worker_idle)", g->index, g->info.pid,
+		 g->gpus->config->worker_idle);
 	g->gone = g->rested = g->resting = true;
 	hang_up(g);
 	end_calls(g, true);

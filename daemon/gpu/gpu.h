@@ -102,7 +102,7 @@ struct gpu {
 	bool alive;	    /* the process lives; its handle is open */
 	bool served;	    /* this worker has been ready */
 	bool gone;	    /* it ends, and all users were notified */
-	bool rested;	    /* it was told to end, as nobody needed it */
+	bool rested;	    /* it was told to end, because it was idle */
 	bool resting;	    /* there is no worker until one is needed; the state stays READY */
 	uint64_t used_ns;   /* when it was last seen in use */
 	uint64_t killed_ns; /* 0: it was not */

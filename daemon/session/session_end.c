@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The end of a session, in steps that its user has time for. */
+ * The end of a session, in steps that fit into its user's time in a turn of the loop. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdlib.h>

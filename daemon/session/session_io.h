@@ -11,12 +11,12 @@
 
 /* ---- session_turn.c ---- */
 
-/* Has the loop poll the session for what it can go on with. */
+/* Makes the loop poll the session for the events that it can handle now. */
 void session_poll(struct session *c);
 /* Whether the session's user has time left in this turn of the loop. */
 bool session_has_time(const struct session *c);
 void session_spend_time(struct session *c, uint64_t since_ns);
-/* Has the loop leave it alone until its user has time. */
+/* The loop does not poll the session until its user has time again. */
 void session_park(struct session *c);
 void session_unpark(struct session *c);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The lists of several nodes as one snapshot. What a node says of its own members, tasks and
  * sessions replaces what the others know of them; a communicator of several nodes has the number
- * that the asked daemon, or else the first node, gives it. What is another node's alone gets a
- * number that names the node, too. */
+ * that the asked daemon, or else the first node, gives it. A record that only another node has gets
+ * a number that also names that node. */
 #ifndef CTL_MERGE_H
 #define CTL_MERGE_H
 

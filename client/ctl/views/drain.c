@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What holds a drained daemon: sessions with a ring, a communicator or memory. */
+ * The sessions that a drained daemon waits for: those with a ring, a communicator or memory. */
 #include "base/table.h"
 #include "base/units.h"
 #include "view.h"

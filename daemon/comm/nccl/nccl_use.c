@@ -53,8 +53,8 @@ void comm_event_nccl_taken(struct comms *s, uint32_t slot, uint32_t epoch, bool 
 		return;
 	m->nccl_asked = false;
 	if (taken && m->nccl_comm && !m->nccl_comm->aborting && !m->nccl_comm->waiting) {
-		log_info("communicator %s: its NCCL communicator has been unused for %d s, and its "
-			 "GPU memory is given back (idle_release); the next operation on NCCL gets "
+		log_info("communicator %s: destroying its NCCL communicator to free GPU memory: it "
+			 "was unused for %d s (idle_release); the next operation on NCCL creates "
 			 "another",
 			 m->label, s->config->idle_release);
 		struct nccl_comm *p = m->nccl_comm;
@@ -68,7 +68,7 @@ void comm_nccl_not_given(struct communicator *m, int result, const char *why)
 {
 	if (!m->nccl_wanted)
 		return;
-	log_error("communicator %s: its epoch ends, as it gets no NCCL communicator: %s", m->label,
+	log_error("communicator %s: its epoch ends for lack of an NCCL communicator: %s", m->label,
 		  why);
 	m->nccl_wanted = false;
 	comm_gpu_lost(m, result, -1);

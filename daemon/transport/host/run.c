@@ -395,7 +395,8 @@ static void mark_in_place(const struct move *m)
 						      ->done_ns,
 					      SVC_STATUS_UNDER_WAY, memory_order_relaxed);
 	}
-	/* The process may be killed, but not reordered. */
+	/* A killed process has done its stores in program order; the compiler must not reorder
+	 * them. */
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
