@@ -39,11 +39,11 @@ struct plan_callbacks {
 		      char label[NCCLSVC_LABEL_BYTES]);
 };
 
-/* Whether the session waits for its daemon's successor, of its own accord. */
+/* Whether the session is waiting for the next daemon (comm/resume.c). */
 enum away {
 	AWAY_NOT,
 	AWAY_GONE,     /* there is no connection */
-	AWAY_RESUMING, /* the successor is being told of the session; only the watcher calls it */
+	AWAY_RESUMING, /* the watcher resumes it; no other thread calls the daemon */
 };
 
 struct ncclsvc_session {

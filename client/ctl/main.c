@@ -27,7 +27,7 @@ struct program {
 	char admin[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	ncclsvc_result
 		not_admin; /* why the session uses the jobs' socket instead; OK: it does not */
-	char stopped[128]; /* the service is, and nothing was asked; empty: it is not */
+	char stopped[128]; /* the state of a stopped service, which was not asked; or empty */
 };
 
 static const char *last_error(const struct program *p)

@@ -188,7 +188,7 @@ struct lent {
 };
 /* The daemon forgets the region; the memory stays mapped. */
 void lent_forget(ncclsvc_session *s, const struct lent *lent);
-/* Map an allocation, whose handle the second takes. The context must be current. */
+/* Map an allocation; allocation_map takes ownership of its handle. The context must be current. */
 CUresult shared_map(const struct cuda *cuda, int fd, CUdevice device, size_t bytes,
 		    CUdeviceptr *at);
 CUresult allocation_map(const struct cuda *cuda, CUmemGenericAllocationHandle handle,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What members tell each other after a failure: the sentence of one that refuses, and where two
- * lists differ.
+ * What members tell each other after a failure: the error text of a member that refuses, and where
+ * two lists differ.
  *
  * Members have compared one word for each list. To find the first tensor that differs, they compare
- * digests of slices of their lists: of up to SLICES slices each time, then of those of the first
- * slice that differs, and in the end one tensor. All that they say is an answer to the same
- * question, since all know the same digests: nobody leads. It takes as many messages as the list's
- * length has digits, and DESCRIBE_MS at most. */
+ * digests of up to SLICES slices of their lists, then divide the first slice that differs, until it
+ * has one tensor. All members know the same digests, so all divide the same slice, and no member
+ * has to lead. The number of messages grows with the logarithm of the list's length; the time limit
+ * is DESCRIBE_MS. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -138,7 +138,8 @@ static struct range slice_of(struct range r, size_t i)
 	return (struct range){r.from + n * i / slices, r.from + n * (i + 1) / slices};
 }
 
-/* How many they are, and of one: type and dimensions; of more: a digest of each slice. */
+/* The number of tensors; then, for one tensor, its type and dimensions, otherwise a digest of each
+ * slice. */
 static void describe(const struct list *l, struct range r, uint64_t words[WORDS])
 {
 	memset(words, 0, WORDS * sizeof(words[0]));

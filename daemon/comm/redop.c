@@ -180,7 +180,7 @@ void comm_redop_del(struct comms *s, struct session *c, uint32_t serial,
 	struct member *member = find(s, c, SVC_REDOP_DEL, serial, r->comm, &m);
 	if (!member)
 		return;
-	/* So there are never more of these than reductions created. */
+	/* Only reductions that the worker has created are deleted there. */
 	if (member->redops & bit(r->redop) && m->nccl_comm) {
 		w.redop.slot = m->nccl_comm->slot;
 		gpu_tell(s->gpus->gpu[member->device], &w);

@@ -551,7 +551,7 @@ void nccl_comm_destroy(struct nccl_comm *p)
 	forget(p);
 }
 
-/* Completed operations. */
+/* The number of completed operations. */
 static uint64_t progress_of(const struct nccl_comm *p)
 {
 	uint64_t sum = 0;
@@ -561,7 +561,8 @@ static uint64_t progress_of(const struct nccl_comm *p)
 	return sum;
 }
 
-/* The same for one with a user; other nodes' parts would have to end with it. */
+/* Reports an NCCL communicator that is in use but idle. One that spans nodes is left out, since it
+ * would have to end on all nodes. */
 static uint64_t expire_used(struct nccl_comm *p, uint64_t now)
 {
 	const uint64_t idle_ns = (uint64_t)p->gpus->config->idle_release * 1000000000;

@@ -40,7 +40,7 @@ struct nccl_comm {
 	bool ready, bad, aborting;
 	bool released; /* while aborting: its tasks no longer wait for input */
 	uint64_t idle_ns, abort_ns;
-	uint64_t progress, used_ns; /* of its user's operations, when it last changed */
+	uint64_t progress, used_ns; /* completed operations, and when that last changed */
 	int32_t result;		    /* and text: why its creation failed */
 	char text[SVC_TEXT_BYTES];
 	uint8_t id[NCCLSVC_ID_BYTES];

@@ -56,7 +56,8 @@ static const struct handle *find_comm(const struct sched_session *s, const struc
 	return NULL;
 }
 
-/* Memory that no worker has imported will do for an epoch that must wait for its workers. */
+/* An epoch without an NCCL communicator accepts memory that no worker has imported, since its tasks
+ * wait for the workers anyway. */
 static bool is_there(const struct region *g, const struct comm *c)
 {
 	return g->base && (!g->absent || c->comm_slot == EPOCH_WITHOUT_NCCL);

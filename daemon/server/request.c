@@ -75,8 +75,8 @@ static bool administers(unsigned opcode)
 	}
 }
 
-/* True, after telling the session: the daemon was drained, and this would be a new job. Further
- * processes of a job that is here are not. */
+/* True, after sending an error: the daemon was drained, and this would be a new job. A further
+ * process of a job that already uses the daemon is no new job. */
 static bool refused_job(struct server *s, struct session *c, unsigned opcode, uint32_t serial)
 {
 	if (!s->refuses_jobs || (opcode != SVC_ATTACH && opcode != SVC_JOIN) || c->comms ||

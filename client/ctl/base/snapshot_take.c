@@ -63,7 +63,7 @@ static ncclsvc_result take_lists_from(ncclsvc_session *session, unsigned lists, 
 	return result;
 }
 
-/* age_ns is when the lists came, until all have. */
+/* Until the lists of all nodes have arrived, age_ns holds the time at which these arrived. */
 static void take_far(ncclsvc_session *session, unsigned lists, const ncclsvc_node_info *n,
 		     struct snapshot_answer *a, struct snapshot *far)
 {
@@ -77,8 +77,8 @@ static void take_far(ncclsvc_session *session, unsigned lists, const ncclsvc_nod
 		snapshot_free(far);
 }
 
-/* After a wait for a node: what the asked daemon has heard of it since, and lists that came before
- * that once more. */
+/* After a wait for a node: fetches again what the asked daemon now knows of the nodes, and all
+ * lists that are too old. */
 static void renew(ncclsvc_session *session, unsigned lists, struct snapshot *s,
 		  struct snapshot *far)
 {

@@ -48,7 +48,7 @@ static void active_state(sd_bus *bus, const char *unit, char *state, size_t size
 	free(value);
 }
 
-/* What this manager's service does that a connection would start; NULL: it would not. */
+/* The state of this manager's service if a connection would start it; NULL: it would not. */
 static const char *would_start(sd_bus *bus, const struct stat *socket)
 {
 	char unit[32], service[32];

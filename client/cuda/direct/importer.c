@@ -165,7 +165,7 @@ static void job_do(struct importer *m, struct job *job)
 	s = session_use(m);
 	if (job->shared.what != SVC_SHARED_NONE && p->imports.position == job->position)
 		p->imports.position++;
-	capture_unref(p->capture); /* no thread of the session uses it any more if that closes */
+	capture_unref(p->capture); /* if the session is closing, its threads no longer use p */
 	if (s)
 		session_unuse(m);
 }

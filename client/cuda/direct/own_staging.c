@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A member's own staging memory. The member makes it, so that the GPU needs no worker, and clears
- * it before the daemon hands it to other members. They may use it after the member's death. */
+ * A member's own staging memory. The member allocates it, so that the GPU needs no worker, and
+ * clears it before the daemon hands it to other members. They may use it after the member's death.
+ */
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -10,7 +11,8 @@
 #include "core/session_handle.h"
 #include "peer.h"
 
-/* Kernels of this process that fill the GPU may wait for what follows the JOIN. */
+/* How long to wait for room on the GPU. Without a limit, this could deadlock: kernels of this
+ * process that fill the GPU may be waiting for work that follows the JOIN. */
 #define CLEAR_NS UINT64_C(10000000000)
 
 /* Returns CUDA_ERROR_NOT_READY if the GPU has no room for that in time. */
