@@ -409,6 +409,8 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	const unsigned in_ring = choose(ops, n), kernels = n - in_ring;
 	ncclsvc_result r = ready(s, ops, n);
+	if (!r)
+		r = peer_check_shared(ops, n);
 	if (!r && in_ring > SVC_GROUP_TASKS)
 		r = ops_slice(ops, in_ring);
 	if (!r && kernels)

@@ -254,6 +254,7 @@ static struct peer *allocate(void)
 	pthread_mutex_init(&p->turn, NULL);
 	pthread_cond_init(&p->turned, NULL);
 	p->refs = 1;
+	p->ranks_per_gpu = 1;
 	p->unused = unused;
 	return p;
 }
@@ -388,6 +389,19 @@ static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int 
 	return e;
 }
 
+static uint8_t ranks_per_gpu(const struct peer *p)
+{
+	unsigned most = 1;
+	for (unsigned a = 0; a < p->call.nranks; a++) {
+		unsigned n = 0;
+		for (unsigned b = 0; b < p->call.nranks; b++)
+			n += peer_control_of(p->controls, a)->device ==
+			     peer_control_of(p->controls, b)->device;
+		most = n > most ? n : most;
+	}
+	return (uint8_t)most;
+}
+
 static ncclsvc_result open_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer *p)
 {
 	for (int32_t rank = -1; rank < comm->nranks; rank++) {
@@ -403,6 +417,7 @@ static ncclsvc_result open_all(ncclsvc_session *s, ncclsvc_comm *comm, struct pe
 					  "cannot map the memory that a communicator's kernels "
 					  "share" WITHOUT);
 	}
+	p->ranks_per_gpu = ranks_per_gpu(p);
 	return NCCLSVC_OK;
 }
 

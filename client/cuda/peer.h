@@ -41,6 +41,7 @@ struct peer {
 	unsigned refs; /* held by its communicator, and by threads that launch or wait; locked */
 	void (*unused)(struct peer *p); /* peer_unref calls it when the last one is dropped */
 	uint16_t out_of_reach;		/* as in JOIN */
+	uint8_t ranks_per_gpu;		/* the most ranks of the communicator on one GPU */
 	struct lent own;
 	struct peer_control *controls; /* of all ranks; NULL: not open yet */
 	struct peer_control *control;  /* of this rank */
@@ -144,6 +145,10 @@ void peer_modules_unload(struct gpu *g);
 ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm);
 
 /* ---- peer_kernel.c ---- */
+
+/* Refuses operations that need NCCL if ranks share a GPU, and two ranks' operations on one stream.
+ * The operations have chosen their kernels. Locked. */
+ncclsvc_result peer_check_shared(const struct op *ops, unsigned n);
 
 /* The kernel for an operation. All members choose the same. */
 enum kernel peer_choose(const struct op *op);

@@ -8,9 +8,8 @@
 
 /* gpu.c: the requirements of an epoch of m whose members are known. nnodes is 1. */
 struct nccl_comm_want comm_want(struct communicator *m);
-/* The GPU's worker is gone: if device memory is staged, ends the epochs with a member on that GPU.
- */
-void comm_staged_worker_lost(struct comms *s, const struct gpu *g);
+/* The GPU's worker is gone: ends the epochs without NCCL that have a member on that GPU. */
+void comm_worker_lost(struct comms *s, const struct gpu *g);
 /* The rest are the gpu_callbacks of the same names. */
 bool comm_nccl_broken(struct communicator *m, int result, int32_t rank);
 void comm_nccl_dead(const struct communicator *m);
@@ -24,6 +23,26 @@ bool comm_across_nodes(const struct communicator *m);
 void comm_pool_ready(struct communicator *m);
 /* This node is not ready any more. */
 void comm_pool_withdraw(struct communicator *m, int result, int32_t rank);
+
+/* shared_gpu.c: two ranks of one communicator on one GPU. */
+struct shared_gpu {
+	uint32_t ranks[2];
+	int32_t pids[2];
+	int32_t device;
+};
+/* Do two ranks of the epoch that runs or is about to begin use one GPU? If so, names them. */
+bool comm_shared_gpu(const struct communicator *m, struct shared_gpu *shared);
+/* The same, but false if device memory is staged, which needs neither kernels nor NCCL. */
+bool comm_needs_kernels(const struct communicator *m, struct shared_gpu *shared);
+/* False: NCCL can run m's operations. True: the text says why it cannot run this one. */
+bool comm_lacks_nccl(const struct communicator *m, const char *what, char text[SVC_TEXT_BYTES]);
+/* All ranks have joined. False: two of them share a GPU, and the text says why kernels cannot run
+ * the operations. */
+bool comm_shared_gpu_startable(struct communicator *m, char text[SVC_TEXT_BYTES]);
+/* The largest number of ranks on one GPU. */
+uint32_t comm_ranks_per_gpu(const struct communicator *m);
+/* Logs the cost, once for each communicator. */
+void comm_shared_gpu_log(struct communicator *m);
 
 /* redop.c: reductions that members create. */
 void comm_redop_add(struct comms *s, struct session *c, uint32_t serial,

@@ -10,8 +10,8 @@
 #include "memory/memory.h"
 #include "remote.h"
 
-/* Do all workers of this node's members run, and know their timelines? */
-static bool staged_ready(struct comms *s, struct communicator *m)
+/* Without NCCL: do all workers of this node's members run, and know their timelines? */
+static bool workers_ready(struct comms *s, struct communicator *m)
 {
 	bool known = true;
 	for (uint32_t k = 0; k < m->nranks; k++) {
@@ -76,11 +76,12 @@ void comm_pool_withdraw(struct communicator *m, int result, int32_t rank)
  * requests the missing parts; the answer leads back here. */
 bool comm_gpus_ready(struct comms *s, struct communicator *m)
 {
+	struct shared_gpu shared;
 	bool known = true;
 	if (being_acquired(m))
 		return false;
-	if (s->gpus->staging)
-		return staged_ready(s, m);
+	if (s->gpus->staging || comm_shared_gpu(m, &shared))
+		return workers_ready(s, m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		if (!comm_is_member_here(m, k))
 			continue;
@@ -110,7 +111,7 @@ bool comm_gpus_ready(struct comms *s, struct communicator *m)
 
 /* ---- Faults and ends ---- */
 
-static int32_t staged_rank_on(const struct communicator *m, int32_t device)
+static int32_t rank_on(const struct communicator *m, int32_t device)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (m->members[k].node < 0 && m->members[k].device == device)
@@ -118,13 +119,19 @@ static int32_t staged_rank_on(const struct communicator *m, int32_t device)
 	return -1;
 }
 
-void comm_staged_worker_lost(struct comms *s, const struct gpu *g)
+/* Has the communicator an epoch that NCCL takes no part in? */
+static bool runs_without_nccl(const struct communicator *m)
+{
+	struct shared_gpu shared;
+	return m->cuda && epoch_held(&m->life) &&
+	       (m->comms->gpus->staging || comm_needs_kernels(m, &shared));
+}
+
+void comm_worker_lost(struct comms *s, const struct gpu *g)
 {
 	struct communicator *m, *next;
-	if (!s->gpus->staging)
-		return;
 	HASH_ITER (hh, s->comms, m, next) {
-		int32_t rank = m->cuda && epoch_held(&m->life) ? staged_rank_on(m, g->index) : -1;
+		int32_t rank = runs_without_nccl(m) ? rank_on(m, g->index) : -1;
 		if (rank >= 0)
 			comm_gpu_lost(m, NCCLSVC_WORKER_LOST, rank);
 	}

@@ -52,6 +52,7 @@ static struct member *find(struct comms *s, struct session *c, unsigned opcode, 
 			   uint32_t comm, struct gpu **g, uint32_t *slot)
 {
 	int32_t rank = 0;
+	char text[SVC_TEXT_BYTES];
 	const struct communicator *m = comm_of_handle(c, comm, &rank);
 	if (!m) {
 		session_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
@@ -66,6 +67,10 @@ static struct member *find(struct comms *s, struct session *c, unsigned opcode, 
 	if (m->cuda && s->gpus->staging) {
 		session_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
 			      "premulsum needs NCCL, but this daemon's transport is mpi");
+		return NULL;
+	}
+	if (epoch_runs(&m->life) && comm_lacks_nccl(m, "premulsum", text)) {
+		session_error(c, opcode, serial, NCCLSVC_UNSUPPORTED, "%s", text);
 		return NULL;
 	}
 	session_error(c, opcode, serial, m->cuda ? NCCLSVC_STALE_EPOCH : NCCLSVC_UNSUPPORTED,

@@ -8,6 +8,7 @@
 #include "base/loop.h"
 #include "base/nofail.h"
 #include "comm.h"
+#include "comm_gpus.h"
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
@@ -84,9 +85,12 @@ static int32_t fill_members(struct comms *s, struct communicator *m, struct epoc
 
 static enum transport_kind transport_of(const struct comms *s, const struct communicator *m)
 {
+	struct shared_gpu shared;
 	if (!m->cuda)
 		return m->remote ? TRANSPORT_INTERNODE : TRANSPORT_HOST;
-	return s->gpus->staging ? TRANSPORT_STAGED : TRANSPORT_NCCL;
+	if (s->gpus->staging)
+		return TRANSPORT_STAGED;
+	return comm_shared_gpu(m, &shared) ? TRANSPORT_KERNELS : TRANSPORT_NCCL;
 }
 
 /* A JOIN on this node for a rank of another node: it arrived after all had joined, or the
@@ -174,8 +178,13 @@ static void start_epoch(struct comms *s, struct communicator *m)
 
 void comm_try_start(struct comms *s, struct communicator *m)
 {
+	char text[SVC_TEXT_BYTES];
 	if (s->loop->closing || epoch_held(&m->life) || !comm_all_joined(m))
 		return;
+	if (m->cuda && !comm_shared_gpu_startable(m, text)) {
+		comm_fail_joins(s, m, NCCLSVC_UNSUPPORTED, -1, text);
+		return;
+	}
 	if (m->cuda && m->life.state == NCCLSVC_EPOCH_FORMING)
 		comm_event(m, NCCLSVC_CAUSE_GPUS_AWAITED);
 	if (!m->cuda || comm_gpus_ready(s, m))

@@ -50,8 +50,8 @@ struct peer_control {
 	/* Written by the daemon, and by the library for its own member. */
 	peer_atomic32 abort;
 	peer_atomic32 heartbeat; /* incremented by the daemon */
-	int32_t pid;		 /* the member's; written by the daemon as the epoch begins */
-	uint32_t pad0;
+	/* The member's, as the daemon numbers GPUs; written by the daemon as the epoch begins. */
+	int32_t pid, device;
 	peer_atomic64 shares; /* the length of the epoch's log of shares; written by the daemon */
 	uint32_t pad1[10];
 	/* Written by kernels. begun and ended: a launch_seq, and above it the call's kernel_seq. In

@@ -54,6 +54,7 @@ enum transport_kind {
 	TRANSPORT_INTERNODE, /* host memory of several nodes */
 	TRANSPORT_STAGED,    /* GPUs without NCCL */
 	TRANSPORT_NCCL,
+	TRANSPORT_KERNELS, /* none: all operations run in the members' kernels */
 	TRANSPORTS,
 };
 
