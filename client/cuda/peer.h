@@ -146,10 +146,6 @@ ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm);
 
 /* ---- peer_kernel.c ---- */
 
-/* Refuses operations that need NCCL if ranks share a GPU, and two ranks' operations on one stream.
- * The operations have chosen their kernels. Locked. */
-ncclsvc_result peer_check_shared(const struct op *ops, unsigned n);
-
 /* The kernel for an operation. All members choose the same. */
 enum kernel peer_choose(const struct op *op);
 /* Decides how many of the n operations the first one's kernel does, and notes it in each of them.

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From operations to kernels: which kernel, its shape, and its argument. */
-#include "base/error.h"
 #include "core/comm_handle.h"
 #include "peer_graph.h"
 #include "proto/names.h"
@@ -39,68 +38,6 @@ enum kernel peer_choose(const struct op *op)
 	if (bytes <= PEER_LL_MOST && r->count * svc_type_size(r->type) <= slot)
 		return KERNEL_LL;
 	return comm->peer_bytes > PEER_LL_MOST ? KERNEL_DIRECT : KERNEL_NONE;
-}
-
-/* ---- Ranks on one GPU ---- */
-
-/* A rank that shares its GPU with another one, which is *other. */
-static int32_t sharing_rank(const struct peer *p, int32_t *other)
-{
-	for (int32_t b = 1; b < p->call.nranks; b++)
-		for (int32_t a = 0; a < b; a++)
-			if (peer_control_of(p->controls, (uint32_t)a)->device ==
-			    peer_control_of(p->controls, (uint32_t)b)->device) {
-				*other = b;
-				return a;
-			}
-	return -1;
-}
-
-static ncclsvc_result refuse_nccl(const struct op *op)
-{
-	const struct peer *p = op->comm->peer;
-	const struct svc_record *r = &op->record;
-	int32_t other = 0;
-	const int32_t rank = sharing_rank(p, &other);
-	const struct peer_control *c = peer_control_of(p->controls, (uint32_t)rank);
-	return error_set(NCCLSVC_UNSUPPORTED,
-			 "%s: two ranks of this communicator use GPU %d (ranks %d and %d, pids %d "
-			 "and %d); this operation needs NCCL, which takes one rank per GPU: %s",
-			 svc_op_name(r->op), c->device, rank, other, c->pid,
-			 peer_control_of(p->controls, (uint32_t)other)->pid,
-			 r->agreement || op->planned ? "give each rank its own GPU, or use "
-						       "operations without lists and plans"
-			 : !computes(r)		     ? "give each rank its own GPU, or use another "
-						       "type or reduction"
-						     : "give each rank its own GPU, or use several "
-						       "operations of less than 4 GiB");
-}
-
-/* Does b's kernel, which is a collective, wait for a's, behind it on the same stream? */
-static bool blocks_stream(const struct op *a, const struct op *b)
-{
-	return a->comm->uid == b->comm->uid && a->comm != b->comm && a->stream == b->stream &&
-	       a->comm->device == b->comm->device && !svc_op_is_p2p(a->record.op) &&
-	       !svc_op_is_p2p(b->record.op);
-}
-
-ncclsvc_result peer_check_shared(const struct op *ops, unsigned n)
-{
-	for (unsigned i = 0; i < n; i++) {
-		const struct peer *p = ops[i].comm->peer;
-		if (!p || p->ranks_per_gpu < 2)
-			continue;
-		if (!ops[i].kernel)
-			return refuse_nccl(&ops[i]);
-		for (unsigned k = 0; k < i; k++)
-			if (blocks_stream(&ops[k], &ops[i]))
-				return error_argument(
-					"%s: ranks %d and %d of communicator %s, on one GPU, use "
-					"one stream: give each rank a stream of its own",
-					svc_op_name(ops[i].record.op), ops[k].comm->rank,
-					ops[i].comm->rank, ops[i].comm->label);
-	}
-	return NCCLSVC_OK;
 }
 
 /* ---- The kernel's argument ---- */

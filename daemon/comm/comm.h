@@ -8,7 +8,7 @@
  *   messages to other nodes, and those that arrive too early: unexpected.c, remote.c
  *   the record of failures: report.c
  *   the end of SPLITs, plans, communicators and epochs: requests.c, comm.c, end.c
- *   GPUs; failed JOINs, and the start of an epoch: shared_gpu.c, gpu.c, refuse.c, start.c
+ *   GPUs; failed JOINs, and the start of an epoch: gpu.c, refuse.c, start.c
  *   members' requests: join.c, split.c, plan.c, leave.c, redop.c, world.c
  *   messages from other nodes: nodes/
  *   deadlines: expire.c

@@ -24,26 +24,6 @@ void comm_pool_ready(struct communicator *m);
 /* This node is not ready any more. */
 void comm_pool_withdraw(struct communicator *m, int result, int32_t rank);
 
-/* shared_gpu.c: two ranks of one communicator on one GPU. */
-struct shared_gpu {
-	uint32_t ranks[2];
-	int32_t pids[2];
-	int32_t device;
-};
-/* Do two ranks of the epoch that runs or is about to begin use one GPU? If so, names them. */
-bool comm_shared_gpu(const struct communicator *m, struct shared_gpu *shared);
-/* The same, but false if device memory is staged, which needs neither kernels nor NCCL. */
-bool comm_needs_kernels(const struct communicator *m, struct shared_gpu *shared);
-/* False: NCCL can run m's operations. True: the text says why it cannot run this one. */
-bool comm_lacks_nccl(const struct communicator *m, const char *what, char text[SVC_TEXT_BYTES]);
-/* All ranks have joined. False: two of them share a GPU, and the text says why kernels cannot run
- * the operations. */
-bool comm_shared_gpu_startable(struct communicator *m, char text[SVC_TEXT_BYTES]);
-/* The largest number of ranks on one GPU. */
-uint32_t comm_ranks_per_gpu(const struct communicator *m);
-/* Logs the cost, once for each communicator. */
-void comm_shared_gpu_log(struct communicator *m);
-
 /* redop.c: reductions that members create. */
 void comm_redop_add(struct comms *s, struct session *c, uint32_t serial,
 		    const struct svc_redop_add *r);

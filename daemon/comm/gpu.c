@@ -8,6 +8,7 @@
 #include "coord/messages.h"
 #include "gpu/nccl_comm.h"
 #include "memory/memory.h"
+#include "peer/shared_gpu.h"
 #include "remote.h"
 
 /* Without NCCL: do all workers of this node's members run, and know their timelines? */

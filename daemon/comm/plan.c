@@ -11,9 +11,9 @@
 
 #include "base/clock.h"
 #include "comm.h"
-#include "comm_gpus.h"
 #include "comms.h"
 #include "coord/messages.h"
+#include "peer/shared_gpu.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
 #include "remote.h"

@@ -8,6 +8,7 @@
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
+#include "peer/shared_gpu.h"
 #include "proto/names.h"
 
 struct redop_call {

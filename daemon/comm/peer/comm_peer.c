@@ -12,11 +12,11 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "comm/comm.h"
-#include "comm/comm_gpus.h"
 #include "comm/comms.h"
 #include "gpu/gpu.h"
 #include "memory/memory.h"
 #include "proto/fdio.h"
+#include "shared_gpu.h"
 
 _Static_assert(sizeof(struct peer_control) <= PEER_CONTROL_BYTES,
 	       "a control block for each member");

@@ -9,12 +9,12 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "comm/comm.h"
-#include "comm/comm_gpus.h"
 #include "comm/comms.h"
 #include "comm_peer.h"
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "proto/crossover.h"
+#include "shared_gpu.h"
 
 /* ---- Measured limits ---- */
 
