@@ -285,6 +285,16 @@ static void test_off(void)
 	ranks_run(2, off_rank, NULL);
 }
 
+static void ctl_says(const struct daemon *d, const char *command, const char *text)
+{
+	char out[65536];
+	char *argv[] = {(char *)program("NCCLSVC_CTL"), "--socket", (char *)d->socket,
+			(char *)command, NULL};
+	run_program(argv, out, sizeof(out));
+	if (!strstr(out, text))
+		check_failed(__FILE__, __LINE__, "%s does not say \"%s\": %s", command, text, out);
+}
+
 static void listed_rank(struct client *c)
 {
 	struct rank r;
@@ -298,6 +308,8 @@ static void listed_rank(struct client *c)
 		found = found || list[i].peer_source == NCCLSVC_PEER_SHARED_GPU;
 	CHECK(found);
 	ncclsvc_list_free(list);
+	ctl_says(c->daemon, "comms", "shared GPU: two ranks use one GPU");
+	ctl_says(c->daemon, "doctor", "has two ranks on one GPU");
 	rank_check_usable(&r);
 	rank_close(&r);
 }
