@@ -13,6 +13,8 @@
 #include "kernels.h"
 #include "lists.h"
 #include "ncclsvc_plan.h"
+#include "node_stand_ins.h"
+#include "staged_setup.h"
 
 #define ROUNDS	   20
 #define LONG_BYTES ((size_t)4 << 20) /* zero copy */
@@ -71,6 +73,28 @@ static void ring(struct rank *r, CUdeviceptr p, size_t words)
 	}
 }
 
+/* Both ranks map each other's buffers, which are on the GPU of both. Rank 0 decides when to end. */
+static void zero_copy(struct rank *r, CUdeviceptr p, size_t words)
+{
+	uint64_t before = 1, after = 0;
+	const CUdeviceptr ends = p + words * sizeof(uint32_t);
+	for (int k = 0; k < 1000; k++) {
+		before = kernels_staged(r);
+		rank_wait(r, kernels_sum(r, p, words));
+		after = kernels_staged(r);
+		gpu_fill(ends, before == after, 1);
+		CHECK_OK(
+			ncclsvc_broadcast(at(ends), at(ends), 1, NCCLSVC_UINT32, 0, r->comm, NULL));
+		rank_sync(r);
+		uint32_t end;
+		gpu_get(&end, ends, sizeof(end));
+		if (end)
+			return;
+		sleep_ms(1);
+	}
+	check_failed(__FILE__, __LINE__, "the ranks never mapped each other's buffers");
+}
+
 static void sizes_rank(struct client *c)
 {
 	static const size_t words[] = {1, SMALL, 1 << 16, LONG_WORDS, LONG_BYTES / 4};
@@ -84,6 +108,8 @@ static void sizes_rank(struct client *c)
 		stage("messages of %zu words", words[i]);
 		ring(&r, p, words[i]);
 	}
+	stage("without staging memory");
+	zero_copy(&r, p, LONG_BYTES / 4);
 	stage("freeing");
 	CHECK_OK(ncclsvc_mem_forget(r.session, at(p), 10000));
 	CHECK_CU(cu.cuMemFree(p));
@@ -319,6 +345,43 @@ static void test_listed(void)
 	shared_run(2, 2, listed_rank, NULL);
 }
 
+/* Two ranks on this node, and one on another. */
+static void across_rank(struct client *c)
+{
+	struct rank r;
+	ncclsvc_comm *comm;
+	rank_prepare(&r, c, c->rank == 2);
+	CHECK_RESULT(ncclsvc_comm_join_device(r.session, &c->id, c->nranks, c->rank, c->rank == 2,
+					      WAIT_MS, &comm),
+		     NCCLSVC_UNSUPPORTED);
+	says("both use GPU 0");
+	says("ranks on other nodes");
+	ncclsvc_close(r.session);
+}
+
+static void test_across(void)
+{
+	struct nodes w;
+	struct client ranks[3];
+	nodes_start(&w, 2, 1);
+	for (int k = 0; k < 3; k++) {
+		ranks[k] = (struct client){
+			.rank = k, .nranks = 3, .daemon = node_of(&w, k == 2), .link = -1};
+		memset(&ranks[k].id, 7, sizeof(ranks[k].id));
+		client_start(&ranks[k], across_rank);
+	}
+	ranks_end(ranks, 3);
+	nodes_stop(&w);
+}
+
+/* Without NCCL, nothing needs kernels. */
+static void test_staged(void)
+{
+	stage_memory(NULL);
+	setenv("NCCLSVC_PEER", "0", 1);
+	shared_run(2, 2, values_rank, NULL);
+}
+
 /* ---- Ends ---- */
 
 static void killed_rank(struct client *c)
@@ -418,6 +481,13 @@ static void group_rank(struct client *c)
 		CHECK(gpu_stream_ends(streams[k], WAIT_MS));
 	for (int k = 0; k < 2; k++)
 		gpu_check(p[k], 3, DROPIN_WORDS, "the sum of both ranks");
+	stage("one after the other on one stream");
+	CHECK_NC(dropin_sum(p[0], comms[0], streams[0]));
+	CHECK_NC_IS(dropin_sum(p[1], comms[1], streams[0]), ncclInvalidArgument);
+	CHECK_SAYS(NULL, "give each rank a stream of its own");
+	CHECK_NC(dropin_sum(p[1], comms[1], streams[1]));
+	for (int k = 0; k < 2; k++)
+		CHECK(gpu_stream_ends(streams[k], WAIT_MS));
 	stage("on one stream");
 	CHECK_NC(nc.ncclGroupStart());
 	for (int k = 0; k < 2; k++)
@@ -469,6 +539,8 @@ const struct gpu_test shared_gpu_tests[] = {
 	{"shared_gpu/refused/lists", test_lists, 1, 60, FLAGS},
 	{"shared_gpu/without_kernels", test_without, 1, 60, FLAGS},
 	{"shared_gpu/off", test_off, 1, 60, FLAGS},
+	{"shared_gpu/across_nodes", test_across, 2, 60, FLAGS},
+	{"shared_gpu/staged", test_staged, 1, 600, FLAGS},
 	{"shared_gpu/listed", test_listed, 1, 60, FLAGS},
 	{"shared_gpu/killed", test_killed, 1, 60, FLAGS},
 	{"shared_gpu/threads", test_threads, 1, 60, FLAGS},
