@@ -27,6 +27,9 @@
 /* How long a leaving member waits for kernels that it has aborted. */
 #define CLOSE_NS UINT64_C(2000000000)
 
+/* How long a member waits for a new worker. */
+#define WORKER_NS UINT64_C(3000000000)
+
 /* ---- Kernels ---- */
 
 int ncclsvc_has_kernels(void)
@@ -279,6 +282,19 @@ ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm)
 			 comm->device);
 }
 
+/* A lost worker is replaced within about a second. JOIN would wait for it, too, but without staging
+ * memory the communicator would have no kernels. */
+static bool lend(ncclsvc_session *s, struct peer *p, int device, int32_t number)
+{
+	const uint64_t until = now_ns() + WORKER_NS;
+	ncclsvc_result r = lent_map(s, number, device, PEER_STAGING, &p->own);
+	while (r == NCCLSVC_WORKER_LOST && now_ns() < until) {
+		nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+		r = lent_map(s, number, device, PEER_STAGING, &p->own);
+	}
+	return !r;
+}
+
 struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks)
 {
 	kept_sweep();
@@ -291,7 +307,7 @@ struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks
 	bool good = prepare(s, p, device, true);
 	session_unlock(s);
 	if (good)
-		good = !lent_map(s, number, device, PEER_STAGING, &p->own);
+		good = lend(s, p, device, number);
 	if (good) { /* otherwise nothing is mapped there */
 		p->out_of_reach = devices_out_of_reach(s, device);
 		p->call.staging[0] =
