@@ -35,9 +35,9 @@ static void test_values_two(void)
 	shared_run(2, 2, values_rank, NULL);
 }
 
-static void test_values_most(void)
+static void test_values_four(void)
 {
-	shared_run(8, 8, values_rank, NULL);
+	shared_run(4, 4, values_rank, NULL);
 }
 
 static void test_values_mixed(void)
@@ -119,6 +119,11 @@ static void sizes_rank(struct client *c)
 static void test_sizes(void)
 {
 	shared_run(2, 2, sizes_rank, NULL);
+}
+
+static void test_sizes_eight(void)
+{
+	shared_run(8, 8, sizes_rank, NULL);
 }
 
 static void test_sizes_mixed(void)
@@ -556,9 +561,10 @@ static void test_dropin(void)
 
 const struct gpu_test shared_gpu_tests[] = {
 	{"shared_gpu/values", test_values_two, 1, 600, FLAGS},
-	{"shared_gpu/values/8_ranks", test_values_most, 1, 1200, TEST_ONE_NODE},
+	{"shared_gpu/values/4_ranks", test_values_four, 1, 600, FLAGS},
 	{"shared_gpu/values/mixed", test_values_mixed, 2, 600, FLAGS},
 	{"shared_gpu/sizes", test_sizes, 1, 120, FLAGS},
+	{"shared_gpu/sizes/8_ranks", test_sizes_eight, 1, 300, FLAGS},
 	{"shared_gpu/sizes/mixed", test_sizes_mixed, 2, 120, FLAGS},
 	{"shared_gpu/mismatch", test_mismatch, 1, 60, FLAGS},
 	{"shared_gpu/timeout", test_timeout, 1, 60, FLAGS},
