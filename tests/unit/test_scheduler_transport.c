@@ -120,11 +120,12 @@ static const struct transport grouping = {
 
 static const struct transport unused = {.start = toy_start};
 
+static const struct transport without_tasks; /* it starts nothing */
+
 const struct transport *const transports[TRANSPORTS] = {
-	[TRANSPORT_HOST] = &unused,
-	[TRANSPORT_INTERNODE] = &unused,
-	[TRANSPORT_STAGED] = &plain,
-	[TRANSPORT_NCCL] = &grouping,
+	[TRANSPORT_HOST] = &unused,	      [TRANSPORT_INTERNODE] = &unused,
+	[TRANSPORT_STAGED] = &plain,	      [TRANSPORT_NCCL] = &grouping,
+	[TRANSPORT_KERNELS] = &without_tasks,
 };
 
 /* ---- Tests ---- */
@@ -230,6 +231,23 @@ static void unsupported_reductions_of_a_transport_are_refused(void **state)
 	assert_false(over(0, n));
 }
 
+static void a_transport_without_start_refuses_all_tasks(void **state)
+{
+	(void)state;
+	begin(TRANSPORT_KERNELS);
+	const struct svc_record r = on_timeline(record(0, NCCLSVC_ALL_REDUCE, 0), 0, 1);
+	const uint64_t a = submit_one(0, r);
+	ends(0, a, NCCLSVC_UNSUPPORTED);
+	goes_on(0, 1, 1);
+	const struct svc_record group[] = {p2p(0, NCCLSVC_SEND, 1, 0), p2p(0, NCCLSVC_RECV, 1, 0)};
+	const uint64_t b = submit(1, group, 2);
+	ends(1, b, NCCLSVC_UNSUPPORTED);
+	ends(1, b + 1, NCCLSVC_UNSUPPORTED);
+	assert_int_equal(submit_by_socket(0, record(0, NCCLSVC_BARRIER, 0)), NCCLSVC_UNSUPPORTED);
+	end_epoch(0, NCCLSVC_PEER_GONE, 1);
+	gone(0);
+}
+
 static void a_set_waits_for_room(void **state)
 {
 	(void)state;
@@ -325,6 +343,7 @@ int main(void)
 		TRANSPORT_TEST(tasks_that_complete_at_once_are_ended_by_the_scheduler),
 		TRANSPORT_TEST(inputs_are_waited_for_by_whom_the_flag_says),
 		TRANSPORT_TEST(unsupported_reductions_of_a_transport_are_refused),
+		TRANSPORT_TEST(a_transport_without_start_refuses_all_tasks),
 		TRANSPORT_TEST(a_set_waits_for_room),
 		TRANSPORT_TEST(a_held_set_is_not_asked_for_again_and_again),
 		TRANSPORT_TEST(a_set_that_never_fits_is_refused),
