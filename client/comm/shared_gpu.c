@@ -56,7 +56,7 @@ static bool is_shared(const ncclsvc_comm *comm)
 ncclsvc_result shared_gpu_check(const struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		if (!ops[i].kernel && is_shared(ops[i].comm))
+		if (!ops[i].kernel && ops[i].comm->peer && ops[i].comm->peer->control->kernels_only)
 			return refuse_nccl(&ops[i]);
 	return NCCLSVC_OK;
 }

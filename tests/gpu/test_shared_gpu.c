@@ -387,6 +387,43 @@ static void test_staged(void)
 	shared_run(2, 2, values_rank, NULL);
 }
 
+static void staged_lists_rank(struct client *c)
+{
+	struct desk d;
+	desk_open(&d, c);
+	rank_check_usable(&d.r);
+	desk_hand_on(&d, NCCLSVC_SHAPES_STATIC, 5, false);
+	rank_check_usable(&d.r);
+	desk_close(&d);
+}
+
+/* Kernels run what they can, and the daemon everything else. */
+static void test_staged_lists(void)
+{
+	stage_memory(NULL);
+	shared_run(2, 2, staged_lists_rank, NULL);
+}
+
+/* A rank with a GPU of its own has no kernels. */
+static void other_rank(struct client *c)
+{
+	struct rank r;
+	if (c->rank == 2)
+		CHECK_EQ(setenv("NCCLSVC_PEER", "0", 1), 0);
+	rank_prepare(&r, c, c->rank / 2);
+	CHECK_RESULT(
+		ncclsvc_comm_join_device(r.session, &c->id, 3, c->rank, r.gpu, WAIT_MS, &r.comm),
+		NCCLSVC_UNSUPPORTED);
+	says("both use GPU 0");
+	says("rank 2 (pid ");
+	ncclsvc_close(r.session);
+}
+
+static void test_other_without(void)
+{
+	ranks_run(3, other_rank, NULL);
+}
+
 /* ---- Ends ---- */
 
 static void killed_rank(struct client *c)
@@ -572,9 +609,11 @@ const struct gpu_test shared_gpu_tests[] = {
 	{"shared_gpu/refused", test_refused, 1, 60, FLAGS},
 	{"shared_gpu/refused/lists", test_lists, 1, 60, FLAGS},
 	{"shared_gpu/without_kernels", test_without, 1, 60, FLAGS},
+	{"shared_gpu/without_kernels/other", test_other_without, 2, 60, FLAGS},
 	{"shared_gpu/off", test_off, 1, 60, FLAGS},
 	{"shared_gpu/across_nodes", test_across, 2, 60, FLAGS},
 	{"shared_gpu/staged", test_staged, 1, 600, FLAGS},
+	{"shared_gpu/staged/lists", test_staged_lists, 1, 60, FLAGS},
 	{"shared_gpu/listed", test_listed, 1, 60, FLAGS},
 	{"shared_gpu/killed", test_killed, 1, 60, FLAGS},
 	{"shared_gpu/worker_killed", test_worker, 1, 60, FLAGS},

@@ -227,10 +227,14 @@ void peer_begin(struct communicator *m)
 				peer_staging_drop(&m->members[k]);
 		return;
 	}
+	struct shared_gpu shared;
+	const bool kernels_only = comm_needs_kernels(m, &shared);
 	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct peer_control *control = peer_control_of(m->peer->base, k);
 		m->peer->members[k].session = m->members[k].session->id;
-		peer_control_of(m->peer->base, k)->pid = m->members[k].pid;
-		peer_control_of(m->peer->base, k)->device = m->members[k].device;
+		control->pid = m->members[k].pid;
+		control->device = m->members[k].device;
+		control->kernels_only = kernels_only;
 		staging_keep(m, k);
 	}
 	const struct peer_limit limit = peer_limit_of(m);

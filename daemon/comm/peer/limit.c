@@ -89,7 +89,7 @@ struct peer_limit peer_limit_of(const struct communicator *m)
 {
 	const int64_t set = m->comms->config->peer_bytes;
 	struct shared_gpu shared;
-	if (comm_shared_gpu(m, &shared))
+	if (comm_needs_kernels(m, &shared))
 		return (struct peer_limit){UINT32_MAX, NCCLSVC_PEER_SHARED_GPU};
 	if (set >= 0)
 		return (struct peer_limit){set < UINT32_MAX ? (uint32_t)set : UINT32_MAX,

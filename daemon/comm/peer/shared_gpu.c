@@ -62,7 +62,7 @@ bool comm_lacks_nccl(const struct communicator *m, const char *what, char text[S
 void comm_shared_gpu_log(struct communicator *m)
 {
 	struct shared_gpu g;
-	if (m->shared_gpu_logged || !comm_shared_gpu(m, &g))
+	if (m->shared_gpu_logged || !comm_needs_kernels(m, &g))
 		return;
 	m->shared_gpu_logged = true;
 	log_warning(
