@@ -434,6 +434,7 @@ static ncclsvc_result open_all(ncclsvc_session *s, ncclsvc_comm *comm, struct pe
 					  "share" WITHOUT);
 	}
 	p->ranks_per_gpu = ranks_per_gpu(p);
+	atomic_store_explicit(&p->control->open, 1, memory_order_release);
 	return NCCLSVC_OK;
 }
 
