@@ -20,7 +20,7 @@
 #include "cuda/session_gpu.h"
 #include "cuda/shares.h"
 #include "proto/names.h"
-#include "shared_gpu.h"
+#include "ranks_on_gpu.h"
 #include "submit.h"
 
 #define SEND_MS 5000
@@ -411,7 +411,7 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 	const unsigned in_ring = choose(ops, n), kernels = n - in_ring;
 	ncclsvc_result r = ready(s, ops, n);
 	if (!r)
-		r = shared_gpu_check(ops, n);
+		r = ranks_on_gpu_check(ops, n);
 	if (!r && in_ring > SVC_GROUP_TASKS)
 		r = ops_slice(ops, in_ring);
 	if (!r && kernels)
@@ -419,7 +419,7 @@ ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 	if (!r && kernels)
 		r = prepare_kernels(s, ops + in_ring, kernels);
 	if (!r && kernels)
-		r = shared_gpu_check_streams(s, ops + in_ring, kernels);
+		r = ranks_on_gpu_check_streams(s, ops + in_ring, kernels);
 	if (!r && in_ring)
 		r = submit_tasks(s, ops, in_ring, n);
 	else if (!r && count_captured(ops, n, &r) && !r)

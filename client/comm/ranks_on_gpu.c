@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "shared_gpu.h"
+#include "ranks_on_gpu.h"
 
 #include "base/error.h"
 #include "core/comm_handle.h"
@@ -53,7 +53,7 @@ static bool is_shared(const ncclsvc_comm *comm)
 	return comm->peer && comm->peer->ranks_per_gpu > 1;
 }
 
-ncclsvc_result shared_gpu_check(const struct op *ops, unsigned n)
+ncclsvc_result ranks_on_gpu_check(const struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		if (!ops[i].kernel && ops[i].comm->peer && ops[i].comm->peer->control->kernels_only)
@@ -93,7 +93,8 @@ static const ncclsvc_comm *find_waiting(const ncclsvc_session *s, const struct o
 	return NULL;
 }
 
-ncclsvc_result shared_gpu_check_streams(const ncclsvc_session *s, const struct op *ops, unsigned n)
+ncclsvc_result ranks_on_gpu_check_streams(const ncclsvc_session *s, const struct op *ops,
+					  unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
 		const ncclsvc_comm *comm = ops[i].comm;
