@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "dropin_calls.h"
@@ -434,14 +433,13 @@ static void killed_rank(struct client *c)
 	CHECK_CU(cu.cuMemAlloc(&p, 4096));
 	gpu_fill(p, 1, SMALL);
 	rank_wait(&r, kernels_sum(&r, p, SMALL));
-	if (c->rank == 1)
-		raise(SIGKILL);
+	say(c, READY);
+	CHECK_EQ(hear(c), GO); /* rank 1 is killed here */
 	const ncclsvc_task task = kernels_sum(&r, p, SMALL);
+	say(c, READY);
 	wait_for(r.session, task, NCCLSVC_PEER_GONE);
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
 	kernels_over(&r, NCCLSVC_PEER_GONE);
-	say(c, READY);
-	CHECK_EQ(hear(c), GO);
 	ncclsvc_close(r.session);
 }
 
@@ -452,11 +450,12 @@ static void test_killed(void)
 	setup.per_gpu = 2;
 	gpu_daemon_start(&d);
 	clients_start(ranks, 2, &d, killed_rank, NULL);
-	CHECK_EQ(hear(&ranks[0]), READY);
+	hear_all(ranks, 2, READY);
 	say(&ranks[0], GO);
-	ranks_end(ranks, 1);
-	CHECK_EQ(waitpid(ranks[1].pid, NULL, 0), ranks[1].pid);
-	daemon_stop(&d);
+	CHECK_EQ(hear(&ranks[0]), READY);
+	client_kill(&ranks[1]);
+	ranks_end(ranks, 2);
+	gpu_daemon_stop(&d);
 }
 
 /* NCCL takes no part in the epoch, and so does not report the loss of the worker. */

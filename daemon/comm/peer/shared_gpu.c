@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/log.h"
+#include "channel/cluster.h"
 #include "comm/comms.h"
 #include "gpu/gpu.h"
 
@@ -27,19 +28,32 @@ static struct gpu_place place_of(const struct communicator *m, uint32_t k)
 				  member->pid};
 }
 
+/* The first rank on a GPU that an earlier rank uses; nranks: none. */
+static uint32_t find_second(const struct communicator *m)
+{
+	uint32_t used[CLUSTER_NODES_MAX] = {0}; /* bitmaps of GPUs, by node */
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const struct gpu_place at = place_of(m, k);
+		if (at.device < 0 || at.device >= GPUS_MAX || at.node >= CLUSTER_NODES_MAX)
+			continue;
+		if (used[at.node] >> at.device & 1)
+			return k;
+		used[at.node] |= 1u << at.device;
+	}
+	return m->nranks;
+}
+
 bool comm_shared_gpu(const struct communicator *m, struct shared_gpu *shared)
 {
-	for (uint32_t b = 1; m->cuda && b < m->nranks; b++) {
-		const struct gpu_place at = place_of(m, b);
-		for (uint32_t a = 0; at.device >= 0 && a < b; a++) {
-			const struct gpu_place other = place_of(m, a);
-			if (other.device != at.device || other.node != at.node)
-				continue;
-			*shared = (struct shared_gpu){{a, b}, {other.pid, at.pid}, at.device};
-			return true;
-		}
-	}
-	return false;
+	const uint32_t b = m->cuda ? find_second(m) : m->nranks;
+	if (b == m->nranks)
+		return false;
+	const struct gpu_place at = place_of(m, b);
+	uint32_t a = 0;
+	while (place_of(m, a).device != at.device || place_of(m, a).node != at.node)
+		a++;
+	*shared = (struct shared_gpu){{a, b}, {place_of(m, a).pid, at.pid}, at.device};
+	return true;
 }
 
 bool comm_needs_kernels(const struct communicator *m, struct shared_gpu *shared)
