@@ -81,7 +81,10 @@ bool comm_gpus_ready(struct comms *s, struct communicator *m)
 	bool known = true;
 	if (being_acquired(m))
 		return false;
-	if (s->gpus->staging || comm_shared_gpu(m, &shared))
+	const bool kernels = comm_needs_kernels(m, &shared);
+	if (kernels)
+		nccl_comm_release(&m->nccl_comm); /* of an attempt with other GPUs */
+	if (s->gpus->staging || kernels)
 		return workers_ready(s, m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		if (!comm_is_member_here(m, k))

@@ -184,9 +184,18 @@ static void start_epoch(struct comms *s, struct communicator *m)
 static int32_t rank_without_kernels(const struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (comm_is_member_here(m, k) && m->members[k].staging_fd < 0)
+		if (comm_is_still_there(m, k) && m->members[k].staging_fd < 0)
 			return (int32_t)k;
 	return -1;
+}
+
+/* False: a member has gone since all had joined, so the epoch ends as soon as it has begun. */
+static bool all_are_there(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (!comm_is_still_there(m, k))
+			return false;
+	return true;
 }
 
 /* Why kernels cannot run all operations; empty: they can. */
@@ -205,6 +214,8 @@ static void explain(struct communicator *m, char *why, size_t size)
 	else if (without >= 0)
 		snprintf(why, size, "rank %d (pid %d) does not use it (NCCLSVC_PEER=0?)", without,
 			 m->members[without].pid);
+	else if (!all_are_there(m))
+		return;
 	else if (!peer_all_reach(m, &from, &to))
 		snprintf(why, size, "gpu%d cannot access gpu%d's memory", from, to);
 	else if (!peer_all_can_map(m))
