@@ -86,6 +86,12 @@ static void on_worker_lost(void *owner, struct gpu *g)
 	gpu_memory_lost(&s->memory, g);
 }
 
+static bool on_may_rest(void *owner, const struct gpu *g)
+{
+	const struct server *s = owner;
+	return !s->memory.turns[g->index];
+}
+
 static void on_room(void *owner)
 {
 	struct server *s = owner;
@@ -95,12 +101,14 @@ static void on_room(void *owner)
 static const struct gpu_callbacks gpu_callbacks = {
 	.worker_ready = on_worker_ready,
 	.worker_lost = on_worker_lost,
+	.may_rest = on_may_rest,
 	.has_room = on_room,
 	.made = comm_nccl_ready,
 	.broken = comm_nccl_broken,
 	.dead = comm_nccl_dead,
 	.release = comm_nccl_release,
 	.aborts = comm_nccl_abort,
+	.unused = comm_nccl_unused,
 	.left_until = comm_left_until,
 };
 
@@ -126,6 +134,7 @@ static void on_region_gone(void *owner, struct mapping *m)
 
 static const struct memory_callbacks memory_callbacks = {
 	.session_known = on_session_known,
+	.restored = on_session_known,
 	.uses_gpus = comm_uses_gpus,
 	.unshare = on_unshare,
 	.region_gone = on_region_gone,

@@ -25,7 +25,7 @@ struct mps {
 
 #define MPS_VARIABLE	 "CUDA_MPS_PIPE_DIRECTORY"
 /* The directory that the library has set, in this process or an earlier one. It is not the user's
- * choice, and only the daemon knows for which users it is right. */
+ * choice, and only the daemon knows for which tenants it is right. */
 #define MPS_LED_VARIABLE "NCCLSVC_MPS_DIRECTORY"
 
 /* The directory that the user has chosen for this process; NULL: none. */

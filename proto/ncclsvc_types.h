@@ -269,6 +269,14 @@ typedef enum ncclsvc_admit {
 	NCCLSVC_ADMIT_ANY = 3,	   /* those of all users */
 } ncclsvc_admit;
 
+/* Whether an epoch on GPUs of this node has an NCCL communicator, which takes GPU memory. */
+typedef enum ncclsvc_comm_nccl {
+	NCCLSVC_COMM_NCCL_NONE = 0, /* no such epoch runs, or its memory is staged */
+	NCCLSVC_COMM_NCCL_HELD = 1,
+	NCCLSVC_COMM_NCCL_ON_DEMAND = 2, /* the next operation on NCCL gets one */
+	NCCLSVC_COMM_NCCL_AWAITED = 3,	 /* an operation waits for it */
+} ncclsvc_comm_nccl;
+
 typedef enum ncclsvc_comm_state {
 	NCCLSVC_COMM_FORMING = 1, /* some ranks have joined */
 	NCCLSVC_COMM_READY = 2,	  /* all ranks have joined this epoch */
@@ -333,7 +341,7 @@ typedef struct ncclsvc_comm_info {
 	 * hidden from users who are neither its owner nor members. */
 	char tenant[NCCLSVC_JOB_BYTES];
 	uint32_t admit; /* ncclsvc_admit; 0: unknown here */
-	uint32_t reserved;
+	uint32_t nccl;	/* ncclsvc_comm_nccl */
 } ncclsvc_comm_info;
 
 /* The transport of a GPU's memory. */
@@ -622,12 +630,18 @@ typedef struct ncclsvc_lateness_info {
 	uint32_t histogram[NCCLSVC_LATENESS_BINS];
 } ncclsvc_lateness_info;
 
+typedef enum ncclsvc_draining {
+	NCCLSVC_SERVING = 0,
+	NCCLSVC_ENDING = 1,  /* it was asked to end, and takes no new work */
+	NCCLSVC_DRAINED = 2, /* it takes no new jobs: ncclsvc_drain */
+} ncclsvc_draining;
+
 typedef struct ncclsvc_daemon_info {
 	char version[NCCLSVC_NAME_BYTES];
 	uint16_t protocol_min, protocol_max;
 	int32_t pid;
 	uint32_t uid;
-	uint32_t draining;
+	uint32_t draining; /* ncclsvc_draining */
 	uint64_t uptime_ns;
 	uint32_t host_ranks, host_threads;
 	uint32_t sessions, sessions_max;

@@ -62,6 +62,10 @@ struct svc_ring {
 	_Atomic uint32_t armed;
 };
 
+/* done_ns of a status while the daemon writes over the input of its task, which works in place. If
+ * the daemon is killed then, the task cannot be repeated. */
+#define SVC_STATUS_UNDER_WAY UINT64_MAX
+
 /* Two counters that order one stream's tasks: the producer raises ready, the scheduler raises done.
  */
 struct svc_timeline {

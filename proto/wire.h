@@ -87,6 +87,8 @@ enum svc_opcode {
 	SVC_SHARE = 35,
 	SVC_SHARED = 36,
 	SVC_SHARED_PART = 37,
+	SVC_DRAIN = 38,
+	SVC_RESUME = 39,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,
@@ -111,9 +113,9 @@ struct svc_hello {
 /* Should the process use its GPUs through the MPS that the daemon's workers use, if it has not
  * initialized CUDA yet? */
 enum svc_mps_advice {
-	SVC_MPS_NONE = 0,	/* the workers do not use MPS */
-	SVC_MPS_JOIN = 1,	/* set CUDA_MPS_PIPE_DIRECTORY to mps_directory */
-	SVC_MPS_OTHER_USER = 2, /* they do, but MPS serves only one user, and not this one */
+	SVC_MPS_NONE = 0,	  /* the workers do not use MPS */
+	SVC_MPS_JOIN = 1,	  /* set CUDA_MPS_PIPE_DIRECTORY to mps_directory */
+	SVC_MPS_OTHER_TENANT = 2, /* they do, but MPS is for one tenant, and not this one */
 };
 
 struct svc_hello_reply {

@@ -64,7 +64,7 @@ struct svc_join_reply {
 	/* Operations of at most this many bytes (svc_task_bytes) run in the
 	 * members' kernels, all others on NCCL. If not 0, STAGING returns the staging memory. */
 	uint32_t peer_bytes;
-	uint32_t reserved;
+	uint32_t lineage;		/* wire_memory.h */
 	char label[NCCLSVC_NAME_BYTES]; /* as inspection shows it */
 };
 

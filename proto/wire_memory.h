@@ -164,4 +164,32 @@ struct svc_shared_part_reply {
 	uint64_t bytes;
 };
 
+/* ---- Sessions that survive their daemon ---- */
+
+/* svc_join_reply.lineage, in such a session, names an epoch and those that continue it in later
+ * daemons; 0: it cannot be continued. With this bit, the epoch continues one, and its members first
+ * compare what they have done. */
+#define SVC_LINEAGE_RESUMED (UINT32_C(1) << 31)
+
+enum svc_resume_kind {
+	/* After ATTACH: the client connects again by itself when the daemon ends, and submits its
+	 * unfinished tasks to the next one. A daemon that shuts down neither waits for them nor
+	 * fails them. */
+	SVC_RESUME_SESSION = 1,
+	/* In a session that has come back: */
+	SVC_RESUME_REGION = 2, /* the next REGION_ADD gets this number */
+	SVC_RESUME_COMM = 3,   /* the next JOIN continues an epoch of this lineage, and gets this
+				  handle */
+	SVC_RESUME_LEFT = 5,   /* the next JOIN takes no rank, and fails: the session had left this
+				  lineage, so nobody can continue it */
+	SVC_RESUME_JOIN = 4,   /* the previous daemon has not answered the next JOIN */
+};
+
+struct svc_resume {
+	uint32_t kind;
+	uint32_t number;  /* of the region, or the communicator's handle; otherwise 0 */
+	uint32_t lineage; /* with SVC_RESUME_COMM; otherwise 0 */
+	uint32_t reserved;
+};
+
 #endif

@@ -121,6 +121,13 @@ struct svc_cancel_reply {
 	uint64_t cancelled; /* number of tasks ended */
 };
 
+/* The daemon takes no new jobs: ATTACH and JOIN of tenants without a ring fail with DRAINING. Only
+ * for administration. */
+struct svc_drain {
+	uint32_t on; /* 0: it takes new jobs again */
+	uint32_t reserved;
+};
+
 /* Members compare agreement words, which say that something differs, and not what. After a failure,
  * they tell each other: the daemon keeps what this member says about a word of its own, for the
  * members of this epoch (of late: 32 descriptions), and answers with what the peer has said about

@@ -44,6 +44,7 @@ enum worker_kind {
 	WORKER_REDOPS_CLEAR, /* redop: slot */
 	WORKER_COMM_FAILED,  /* from the worker: comm.slot; text */
 	WORKER_PING,	     /* answered */
+	WORKER_END,	     /* it is not needed, and exits at once */
 	WORKER_DYING,	     /* from the worker: its GPU or driver failed; text. The worker exits */
 };
 

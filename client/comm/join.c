@@ -10,11 +10,12 @@
 #include "core/call.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
-#include "cuda/peer.h"
+#include "cuda/direct/peer.h"
 #include "cuda/session_gpu.h"
 #include "join.h"
 #include "join_request.h"
 #include "launcher.h"
+#include "resume.h"
 
 ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id)
 {
@@ -40,8 +41,8 @@ static ncclsvc_comm *comm_new(ncclsvc_session *s)
 static void comm_discard(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	if (comm && comm->peer)
-		peer_discard(s, comm->peer);
-	free(comm);
+		peer_discard(s, comm);
+	comm_free(comm);
 }
 
 /* Callers' buffers are sized for the number of ranks they requested. */
@@ -57,6 +58,13 @@ static void joined(ncclsvc_session *s, struct call *call)
 	struct svc_join_reply reply;
 	ncclsvc_comm *comm = call->arg;
 	memcpy(&reply, call->body, sizeof(reply));
+	if (call->opcode == SVC_SPLIT) {
+		struct svc_split request;
+		memcpy(&request, call->request, sizeof(request));
+		ncclsvc_comm *parent = comm_by_handle(s, request.comm);
+		if (parent)
+			parent->splits++;
+	}
 	if (call->opcode == SVC_SPLIT && !reply.comm)
 		return;
 	ncclsvc_comm *holder = comm_by_handle(s, reply.comm);
@@ -119,6 +127,8 @@ static ncclsvc_result joining_wait(struct ncclsvc_joining *j, ncclsvc_comm **out
 	}
 	if (!r && comm)
 		r = peer_open(j->session, comm);
+	if (!r && comm)
+		r = comm_compare(comm);
 	if (r && comm) {
 		struct error why;
 		error_keep(&why);
@@ -144,15 +154,15 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	ncclsvc_comm *comm = comm_new(s);
 	if (!comm)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	comm->device = device;
 	if (device != NCCLSVC_DEVICE_HOST)
-		comm->peer = peer_new(s, device, request->device, request->nranks);
+		peer_new(s, comm, request->device, request->nranks);
 	request->flags |= join_admit_flags(s);
 	request->staging = peer_region(comm->peer);
 	request->out_of_reach = peer_out_of_reach(comm->peer);
 	comm->world = request->flags & SVC_JOIN_WORLD;
 	comm->nranks = request->nranks;
 	comm->rank = request->rank;
-	comm->device = device;
 	comm->daemon_device = request->device;
 	memcpy(comm->id.bytes, request->id, sizeof(comm->id.bytes));
 	join_take_label(request->label);
@@ -305,10 +315,10 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 	comm->rank = -1;
 	comm->device = parent->device;
 	comm->daemon_device = parent->daemon_device;
-	/* The member learns the size of its part from the answer. */
+	/* The member learns the number of ranks from the answer. */
 	if (comm->device != NCCLSVC_DEVICE_HOST && colour >= 0)
-		comm->peer = peer_new(s, comm->device, comm->daemon_device,
-				      parent->nranks < PEER_RANKS ? parent->nranks : PEER_RANKS);
+		peer_new(s, comm, comm->daemon_device,
+			 parent->nranks < PEER_RANKS ? parent->nranks : PEER_RANKS);
 	session_lock(s);
 	ncclsvc_result r = session_check(s);
 	if (!r)

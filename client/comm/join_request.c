@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
+#include "cuda/direct/peer.h"
 #include "cuda/session_gpu.h"
 #include "proto/names.h"
 
@@ -63,4 +64,22 @@ void join_say_mps(int device, struct svc_join *request)
 {
 	if (device != NCCLSVC_DEVICE_HOST)
 		request->mps = mps_of_device(device, &request->mps_server);
+}
+
+struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout_ns)
+{
+	struct svc_join request = {
+		.nranks = comm->world ? 0 : comm->nranks,
+		.rank = comm->rank,
+		.device = comm->daemon_device,
+		.flags = (comm->world ? SVC_JOIN_WORLD : 0) | join_admit_flags(comm->session),
+		.staging = peer_region(comm->peer),
+		.out_of_reach = peer_out_of_reach(comm->peer),
+		.timeout_ns = timeout_ns,
+	};
+	if (!comm->world)
+		memcpy(request.id, comm->id.bytes, sizeof(request.id));
+	memcpy(request.label, comm->label, sizeof(request.label));
+	join_say_mps(comm->device, &request);
+	return request;
 }

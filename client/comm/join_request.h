@@ -22,6 +22,9 @@ void join_take_label(char label[NCCLSVC_NAME_BYTES]);
 /* Fills in the MPS server under which the process uses the GPU. */
 void join_say_mps(int device, struct svc_join *request);
 
+/* The JOIN of a communicator that the session has joined before. Locked. */
+struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout_ns);
+
 /* The JOIN flags for the processes that the session admits to its communicators. */
 uint32_t join_admit_flags(const ncclsvc_session *s);
 

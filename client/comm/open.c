@@ -21,6 +21,7 @@
 #include "open.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
+#include "resume.h"
 
 #define OPEN_TIMEOUT_MS 5000
 #define OPTIONS_1	offsetof(ncclsvc_options, job) /* of programs built before it was there */
@@ -36,7 +37,7 @@ static ncclsvc_result choose_path(const char *path, struct sockaddr_un *address)
 
 static ncclsvc_result take_options(const ncclsvc_options *options,
 				   struct connection_options *connection, ncclsvc_admit *admit,
-				   int *timeout_ms)
+				   int *timeout_ms, int *reattach_ms)
 {
 	ncclsvc_options o = {.size = sizeof(o)};
 	if (options && options->size < OPTIONS_1)
@@ -63,6 +64,10 @@ static ncclsvc_result take_options(const ncclsvc_options *options,
 	if (!admit_of(o.admit, admit))
 		return error_argument("%s is not valid: use tenant, user or any",
 				      o.admit ? "options.admit" : "NCCLSVC_ADMIT");
+	if (o.reattach_ms > REATTACH_MS_MAX)
+		return error_argument("reattach_ms is %d, the limit is %d", o.reattach_ms,
+				      REATTACH_MS_MAX);
+	*reattach_ms = o.reattach_ms;
 	*timeout_ms = o.timeout_ms ? o.timeout_ms : OPEN_TIMEOUT_MS;
 	return choose_path(o.socket, &connection->address);
 }
@@ -89,7 +94,8 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 	s->id = ++sessions;
 	s->epoll = s->kick = s->timer = -1;
 	make_lock(s);
-	ncclsvc_result r = take_options(options, &s->options, &s->admit, &timeout_ms);
+	ncclsvc_result r =
+		take_options(options, &s->options, &s->admit, &timeout_ms, &s->reattach_ms);
 	if (!r)
 		r = connection_open(&s->options, deadline_in(timeout_ms), &s->connection);
 	if (!r)
@@ -99,6 +105,7 @@ ncclsvc_result ncclsvc_open(const ncclsvc_options *options, ncclsvc_session **se
 		return r;
 	}
 	mps_join(s->connection);
+	resume_open(s);
 	*session = s;
 	return NCCLSVC_OK;
 }
@@ -108,6 +115,7 @@ void ncclsvc_close(ncclsvc_session *s)
 	/* A forked child cannot tell what its parent's other threads were doing. */
 	if (!s || (s->connection && s->connection->foreign))
 		return;
+	resume_close(s);
 	dispatch_close(s);
 	gpu_quiesce(s);
 	if (s->plan_callbacks)
@@ -159,6 +167,7 @@ static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 	tasks_restart(&s->tasks);
 	s->lost = false;
 	s->unfinished = true;
+	resume_reattached(s);
 	return dispatch_watch(s);
 }
 
@@ -181,6 +190,7 @@ ncclsvc_result session_reattach(ncclsvc_session *s, int timeout_ms, bool rejoin)
 	uint64_t deadline = deadline_in(timeout_ms);
 	session_lock(s);
 	socket_pump(s);
+	session_back(s);
 	if (s->reattaching) {
 		session_unlock(s);
 		return error_set(NCCLSVC_BUSY, "another thread is already reattaching the session");

@@ -85,13 +85,13 @@ static ncclsvc_result place_together(const ncclsvc_session *s, struct op *op)
 	ncclsvc_result result = locate(s, op, outer, bytes, &r->src_region, &offset, &plain);
 	if (result)
 		return result;
-	op->src_at = (size_t)(op->src - outer);
-	op->dst_at = (size_t)(op->dst - outer);
-	op->src_staged = op->dst_staged = plain;
-	op->chunk_bytes = plain ? bytes : 0;
+	op->staged.src_at = (size_t)(op->src - outer);
+	op->staged.dst_at = (size_t)(op->dst - outer);
+	op->staged.src = op->staged.dst = plain;
+	op->staged.bytes = plain ? bytes : 0;
 	r->dst_region = r->src_region;
-	r->src_offset = offset + op->src_at;
-	r->dst_offset = offset + op->dst_at;
+	r->src_offset = offset + op->staged.src_at;
+	r->dst_offset = offset + op->staged.dst_at;
 	return NCCLSVC_OK;
 }
 
@@ -103,20 +103,21 @@ ncclsvc_result op_place(const ncclsvc_session *s, struct op *op)
 		return place_together(s, op);
 	if (op->src_bytes)
 		result = locate(s, op, op->src, op->src_bytes, &r->src_region, &r->src_offset,
-				&op->src_staged);
+				&op->staged.src);
 	if (!result && op->dst_bytes)
 		result = locate(s, op, op->dst, op->dst_bytes, &r->dst_region, &r->dst_offset,
-				&op->dst_staged);
+				&op->staged.dst);
 	if (result)
 		return result;
-	op->src_staged = op->src_staged || (op->copied && op->src_bytes);
-	if (op->src_staged)
-		op->chunk_bytes = op->src_bytes;
-	if (op->dst_staged) {
-		op->dst_at = (op->chunk_bytes + SVC_CACHE_LINE - 1) & ~(size_t)(SVC_CACHE_LINE - 1);
-		if (op->dst_at > SIZE_MAX - op->dst_bytes)
+	op->staged.src = op->staged.src || (op->copied && op->src_bytes);
+	if (op->staged.src)
+		op->staged.bytes = op->src_bytes;
+	if (op->staged.dst) {
+		op->staged.dst_at =
+			(op->staged.bytes + SVC_CACHE_LINE - 1) & ~(size_t)(SVC_CACHE_LINE - 1);
+		if (op->staged.dst_at > SIZE_MAX - op->dst_bytes)
 			return error_argument("the buffers are too large to copy");
-		op->chunk_bytes = op->dst_at + op->dst_bytes;
+		op->staged.bytes = op->staged.dst_at + op->dst_bytes;
 	}
 	return NCCLSVC_OK;
 }

@@ -56,7 +56,8 @@ static bool is_shared(const ncclsvc_comm *comm)
 ncclsvc_result ranks_on_gpu_check(const struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		if (!ops[i].kernel && ops[i].comm->peer && ops[i].comm->peer->control->kernels_only)
+		if (!ops[i].route.kernel && ops[i].comm->peer &&
+		    ops[i].comm->peer->control->kernels_only)
 			return refuse_nccl(&ops[i]);
 	return NCCLSVC_OK;
 }
@@ -72,11 +73,11 @@ static bool is_beside(const ncclsvc_comm *a, const ncclsvc_comm *b)
 static bool is_awaited(const struct op *op, struct peer *other)
 {
 	if ((int32_t)(other->coll_seq - op->comm->peer->coll_seq) <= 0 ||
-	    pthread_mutex_trylock(&other->turn))
+	    pthread_mutex_trylock(&other->capture->turn))
 		return false;
-	const bool same = other->any && other->stream_id == op->stream_id &&
-			  other->stream_context == op->stream_context;
-	pthread_mutex_unlock(&other->turn);
+	const bool same = other->newest.any && other->newest.stream_id == op->launch.stream_id &&
+			  other->newest.stream_context == op->launch.stream_context;
+	pthread_mutex_unlock(&other->capture->turn);
 	return same;
 }
 
@@ -88,7 +89,8 @@ static const ncclsvc_comm *find_waiting(const ncclsvc_session *s, const struct o
 		    !svc_op_is_p2p(ops[k].record.op))
 			return ops[k].comm;
 	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
-		if (is_beside(c, ops[i].comm) && !ops[i].captured && is_awaited(&ops[i], c->peer))
+		if (is_beside(c, ops[i].comm) && !ops[i].route.captured &&
+		    is_awaited(&ops[i], c->peer))
 			return c;
 	return NULL;
 }

@@ -3,7 +3,7 @@
 #ifndef CLIENT_COMM_RANKS_ON_GPU_H
 #define CLIENT_COMM_RANKS_ON_GPU_H
 
-#include "cuda/peer.h"
+#include "cuda/direct/peer.h"
 
 /* If ranks share a GPU, refuses operations that need NCCL. The operations have chosen their
  * kernels. */

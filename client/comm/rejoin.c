@@ -9,10 +9,11 @@
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "core/session_socket.h"
-#include "cuda/peer.h"
+#include "cuda/direct/peer.h"
 #include "cuda/session_gpu.h"
 #include "join.h"
 #include "join_request.h"
+#include "resume.h"
 
 static void rejoined(ncclsvc_session *s, struct call *call)
 {
@@ -32,24 +33,6 @@ static void rejoined(ncclsvc_session *s, struct call *call)
 		join_answer_bad(s, call);
 	else
 		comm_apply(s, comm, &reply);
-}
-
-static struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout_ns)
-{
-	struct svc_join request = {
-		.nranks = comm->world ? 0 : comm->nranks,
-		.rank = comm->rank,
-		.device = comm->daemon_device,
-		.flags = (comm->world ? SVC_JOIN_WORLD : 0) | join_admit_flags(comm->session),
-		.staging = peer_region(comm->peer),
-		.out_of_reach = peer_out_of_reach(comm->peer),
-		.timeout_ns = timeout_ns,
-	};
-	if (!comm->world)
-		memcpy(request.id, comm->id.bytes, sizeof(request.id));
-	memcpy(request.label, comm->label, sizeof(request.label));
-	join_say_mps(comm->device, &request);
-	return request;
 }
 
 static ncclsvc_result rejoin(ncclsvc_comm *comm, int timeout_ms, const ncclsvc_comm *beside)
@@ -78,7 +61,9 @@ static ncclsvc_result rejoin(ncclsvc_comm *comm, int timeout_ms, const ncclsvc_c
 	session_unlock(s);
 	if (!r && !over) /* the epoch was over, but this session had not learned it */
 		peer_close(s, comm);
-	return r ? r : peer_open(s, comm);
+	if (!r)
+		r = peer_open(s, comm);
+	return r ? r : comm_compare(comm);
 }
 
 ncclsvc_result ncclsvc_comm_rejoin(ncclsvc_comm *comm, int timeout_ms)
@@ -191,12 +176,16 @@ ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm)
 	ncclsvc_result r = NCCLSVC_OK;
 	peer_close(s, comm);
 	session_lock(s);
+	comm->leaving = true;
+	resume_leave(s, comm);
 	if (!s->lost && comm->handle)
 		r = call_run(s, &call, SVC_LEAVE, &(struct svc_leave){.comm = comm->handle}, -1,
 			     deadline_in(REQUEST_MS));
 	if (s->lost || r == NCCLSVC_NOT_FOUND)
 		r = NCCLSVC_OK;
+	comm->leaving = !r;
 	if (!r) {
+		resume_left(s, comm);
 		if (s->plan_callbacks)
 			s->plan_callbacks->comm_left(s, comm);
 		comm_unlink(s, comm);
@@ -204,6 +193,6 @@ ncclsvc_result ncclsvc_comm_leave(ncclsvc_comm *comm)
 	}
 	session_unlock(s);
 	if (!r)
-		free(comm);
+		comm_free(comm);
 	return r;
 }

@@ -26,7 +26,7 @@ static void number(struct op *ops, const struct slice_op *order, unsigned n)
 {
 	for (unsigned i = 0, slice = 0; i < n; slice++)
 		for (unsigned end = i + slices_cut(order + i, n - i, SVC_GROUP_TASKS); i < end; i++)
-			ops[i].slice = slice;
+			ops[i].route.slice = slice;
 }
 
 ncclsvc_result ops_slice(struct op *ops, unsigned n)

@@ -15,15 +15,27 @@
 #include "core/session_handle.h"
 #include "core/session_socket.h"
 #include "core/session_timeline.h"
-#include "cuda/captured_group.h"
-#include "cuda/peer_graph.h"
+#include "cuda/capture/capture.h"
+#include "cuda/capture/capture_graph.h"
+#include "cuda/capture/captured_group.h"
+#include "cuda/direct/peer.h"
+#include "cuda/direct/shares.h"
 #include "cuda/session_gpu.h"
-#include "cuda/shares.h"
 #include "proto/names.h"
 #include "ranks_on_gpu.h"
 #include "submit.h"
 
 #define SEND_MS 5000
+
+/* A group on one of its routes: all of it is captured; otherwise the first operations go to the
+ * daemon through the ring, and those behind them are kernels. */
+struct submission {
+	struct op *ops;
+	unsigned n, in_ring;
+	bool captured;
+	bool staged; /* some of those in the ring go through chunks */
+	bool on_gpu; /* some of those in the ring are on GPUs */
+};
 
 /* Everything that can refuse the tasks, ordered so that nothing changes after the last check. */
 static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n)
@@ -36,6 +48,8 @@ static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n
 	ncclsvc_result r = tasks_room(s, n); /* first, because it yields */
 	if (!r)
 		r = session_check(s);
+	if (!r && s->away) /* ops_submit tries again */
+		r = error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 	for (unsigned i = 0; !r && i < n; i++) {
 		uint32_t timeline = ops[i].record.timeline;
 		if (timeline && !s->timelines[timeline])
@@ -45,7 +59,7 @@ static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n
 		if (!r && ops[i].comm->peer && !peer_is_open(ops[i].comm->peer))
 			r = error_set(NCCLSVC_STALE_EPOCH, "communicator %s is still being joined",
 				      ops[i].comm->label);
-		if (!r && ops[i].kernel && !ops[i].comm->peer)
+		if (!r && ops[i].route.kernel && !ops[i].comm->peer)
 			r = error_set(NCCLSVC_STALE_EPOCH, "communicator %s has a new epoch",
 				      ops[i].comm->label);
 	}
@@ -55,29 +69,30 @@ static ncclsvc_result ready(ncclsvc_session *s, const struct op *ops, unsigned n
 static void release(ncclsvc_session *s, struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		if (ops[i].chunk)
-			staging_put(s, ops[i].chunk);
-		ops[i].chunk = NULL;
+		if (ops[i].staged.chunk)
+			staging_put(s, ops[i].staged.chunk);
+		ops[i].staged.chunk = NULL;
 	}
 }
 
 /* Gets the chunks, then copies the sources without the lock. */
 static ncclsvc_result stage(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	uint32_t generation = s->generation;
+	uint32_t connection = session_connections(s);
 	ncclsvc_result r = NCCLSVC_OK;
 	for (unsigned i = 0; !r && i < n; i++)
-		if (ops[i].chunk_bytes)
-			r = staging_get(s, ops[i].chunk_bytes, &ops[i].chunk);
+		if (ops[i].staged.bytes)
+			r = staging_get(s, ops[i].staged.bytes, &ops[i].staged.chunk);
 	if (r)
 		return r;
 	session_unlock(s);
 	for (unsigned i = 0; i < n; i++)
-		if (ops[i].src_staged)
-			memcpy(ops[i].chunk->base + ops[i].src_at, ops[i].src, ops[i].src_bytes);
+		if (ops[i].staged.src)
+			memcpy(ops[i].staged.chunk->base + ops[i].staged.src_at, ops[i].src,
+			       ops[i].src_bytes);
 	session_lock(s);
 	r = ready(s, ops, n);
-	if (!r && generation != s->generation)
+	if (!r && connection != session_connections(s))
 		r = error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost while a buffer was copied");
 	return r;
 }
@@ -88,13 +103,13 @@ static void finish_record(struct op *op, bool more)
 	r->comm = op->comm->handle;
 	r->epoch = op->comm->epoch;
 	r->flags |= more ? SVC_TASK_MORE : 0;
-	if (op->src_staged) {
-		r->src_region = op->chunk->region;
-		r->src_offset = op->src_at;
+	if (op->staged.src) {
+		r->src_region = op->staged.chunk->region;
+		r->src_offset = op->staged.src_at;
 	}
-	if (op->dst_staged) {
-		r->dst_region = op->chunk->region;
-		r->dst_offset = op->dst_at;
+	if (op->staged.dst) {
+		r->dst_region = op->staged.chunk->region;
+		r->dst_offset = op->staged.dst_at;
 	}
 }
 
@@ -116,19 +131,21 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	slot->spoiled = false;
 	slot->op = r->op;
 	slot->timeline = (uint8_t)r->timeline;
-	slot->timeline_value = op->stream_started ? SVC_CAPTURED_GROUP_DEAD : r->value;
+	slot->timeline_value = op->route.stream_started ? SVC_CAPTURED_GROUP_DEAD : r->value;
 	slot->comm_key = op->comm->key;
 	slot->epoch = op->comm->epoch;
-	op->operation = slot->seq = op->comm->seq++;
-	op->collective = op->comm->collectives;
+	op->launch.operation = slot->seq = op->comm->seq++;
+	op->launch.collective = op->comm->collectives;
 	op->comm->collectives += !svc_op_is_p2p(r->op);
-	slot->chunk = op->chunk;
+	slot->to = svc_op_is_p2p(r->op) ? r->peer : -1;
+	slot->order = comm_count(op->comm, slot->to >= 0, r->op == NCCLSVC_SEND, slot->to);
+	slot->chunk = op->staged.chunk;
 	slot->in = op->src;
 	slot->out = op->dst;
-	slot->out_at = op->dst_at;
-	slot->out_bytes = op->dst_staged ? op->dst_bytes : 0;
+	slot->out_at = op->staged.dst_at;
+	slot->out_bytes = op->staged.dst ? op->dst_bytes : 0;
 	slot->plan_slot = 0;
-	op->chunk = NULL;
+	op->staged.chunk = NULL;
 	op->entered = true;
 	if (op->comm->peer)
 		peer_enter(op, slot);
@@ -183,7 +200,7 @@ static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 	s->tasks.entered += n;
 }
 
-/* ---- Kernels ---- */
+/* ---- Routes ---- */
 
 /* Puts the operations of the ring first. Kernels follow in an order that is the same on all ranks,
  * whatever else is in their groups; otherwise kernels on one stream could wait for each other
@@ -191,18 +208,19 @@ static void publish_all(ncclsvc_session *s, struct op *ops, unsigned n)
 static int by_transport(const void *a, const void *b)
 {
 	const struct op *x = a, *y = b;
-	if (!x->kernel != !y->kernel)
-		return x->kernel ? 1 : -1;
-	if (x->kernel && x->comm->uid != y->comm->uid)
+	if (!x->route.kernel != !y->route.kernel)
+		return x->route.kernel ? 1 : -1;
+	if (x->route.kernel && x->comm->uid != y->comm->uid)
 		return x->comm->uid < y->comm->uid ? -1 : 1;
-	if (x->kernel && x->comm->rank != y->comm->rank) /* one session can have several ranks */
+	if (x->route.kernel &&
+	    x->comm->rank != y->comm->rank) /* one session can have several ranks */
 		return x->comm->rank < y->comm->rank ? -1 : 1;
 	const bool message = svc_op_is_p2p(x->record.op);
-	if (x->kernel && message != svc_op_is_p2p(y->record.op))
+	if (x->route.kernel && message != svc_op_is_p2p(y->record.op))
 		return message ? 1 : -1;
-	if (x->turn != y->turn)
-		return x->turn < y->turn ? -1 : 1;
-	return x->group_index < y->group_index ? -1 : 1;
+	if (x->route.turn != y->route.turn)
+		return x->route.turn < y->route.turn ? -1 : 1;
+	return x->route.group_index < y->route.group_index ? -1 : 1;
 }
 
 /* A message in a kernel may be needed on another rank before an NCCL message can end. */
@@ -212,70 +230,109 @@ static void beside_nccl_choose(struct op *ops, unsigned in_ring, unsigned n)
 	for (unsigned i = 0; i < in_ring; i++)
 		any = any || svc_op_is_p2p(ops[i].record.op);
 	for (unsigned i = in_ring; i < n; i++)
-		ops[i].beside_nccl = any && svc_op_is_p2p(ops[i].record.op);
+		ops[i].route.beside_nccl = any && svc_op_is_p2p(ops[i].record.op);
 }
 
-/* Chooses each operation's transport, and moves those of the ring to the front. Returns their
- * number. */
-static unsigned choose(struct op *ops, unsigned n)
+/* Chooses each operation's transport, and moves those of the ring to the front. */
+static struct submission classify(struct op *ops, unsigned n)
 {
-	unsigned in_ring = 0;
+	struct submission b = {.ops = ops, .n = n};
 	for (unsigned i = 0; i < n; i++) {
-		ops[i].kernel = (uint8_t)peer_choose(&ops[i]);
-		ops[i].group_index = i;
-		ops[i].turn = ops[i].slice = 0;
-		ops[i].beside_nccl = false;
-		in_ring += !ops[i].kernel;
+		ops[i].route = (struct op_route){.kernel = (uint8_t)peer_choose(&ops[i]),
+						 .group_index = i};
+		b.in_ring += !ops[i].route.kernel;
 	}
-	if (n > 1 && in_ring < n) {
+	if (n > 1 && b.in_ring < n) {
 		peer_turns(ops, n);
 		qsort(ops, n, sizeof(*ops), by_transport);
-		beside_nccl_choose(ops, in_ring, n);
+		beside_nccl_choose(ops, b.in_ring, n);
 	}
-	return in_ring;
+	return b;
 }
 
-static ncclsvc_result prepare_kernels(ncclsvc_session *s, struct op *ops, unsigned n)
-{
-	ncclsvc_result r = NCCLSVC_OK;
-	for (unsigned i = 0; !r && i < n; i++)
-		r = peer_prepare(s->gpu, &ops[i]);
-	return r;
-}
+/* ---- Checks: they change nothing that others see ---- */
 
-/* Shares the buffers of the kernels, which are behind the first in_ring of the n operations. */
-static ncclsvc_result share_buffers(ncclsvc_session *s, struct op *ops, unsigned in_ring,
-				    unsigned n)
+/* Shares the kernels' buffers. */
+static ncclsvc_result share_buffers(ncclsvc_session *s, const struct submission *b)
 {
 	uint64_t since = 0;
 	bool finished = false;
 	ncclsvc_result r = NCCLSVC_OK;
 	while (!r && !finished) {
-		r = shares_prepare(s, ops + in_ring, n - in_ring, &since, &finished);
+		r = shares_prepare(s, b->ops + b->in_ring, b->n - b->in_ring, &since, &finished);
 		if (!r && !finished)
-			r = ready(s, ops, n);
+			r = ready(s, b->ops, b->n);
 	}
 	return r;
 }
 
-/* Returns how many of them are captured: all or none, otherwise sets *r. */
-static unsigned count_captured(const struct op *ops, unsigned n, ncclsvc_result *r)
+static ncclsvc_result check_kernels(ncclsvc_session *s, const struct submission *b)
+{
+	ncclsvc_result r = share_buffers(s, b);
+	for (unsigned i = b->in_ring; !r && i < b->n; i++)
+		r = peer_prepare(s->gpu, &b->ops[i]);
+	return r ? r : ranks_on_gpu_check_streams(s, b->ops + b->in_ring, b->n - b->in_ring);
+}
+
+/* Finds the buffers of the ring's operations, and their streams. */
+static ncclsvc_result check_ring(ncclsvc_session *s, struct submission *b)
+{
+	uint64_t since = 0;
+	ncclsvc_result r = NCCLSVC_OK;
+	for (unsigned i = 0; !r && i < b->in_ring; i++) {
+		struct op *op = &b->ops[i];
+		if (op->comm->device >= 0) {
+			b->on_gpu = true;
+			continue;
+		}
+		r = op_place(s, op);
+		b->staged = b->staged || op->staged.bytes;
+	}
+	if (!r && b->staged)
+		r = stage(s, b->ops, b->in_ring);
+	for (bool finished = !b->on_gpu; !r && !finished;) {
+		r = gpu_prepare(s, b->ops, b->in_ring, &since, &finished);
+		if (!r && !finished)
+			r = ready(s, b->ops, b->n);
+	}
+	return r;
+}
+
+/* All operations are captured, or none. */
+static ncclsvc_result check_captured(struct submission *b)
 {
 	unsigned captured = 0;
-	for (unsigned i = 0; i < n; i++)
-		captured += ops[i].captured;
-	if (captured && captured < n && !*r)
-		*r = error_argument("a group mixes operations on streams that are being captured "
-				    "into a CUDA graph with operations on other streams");
-	return captured;
+	for (unsigned i = 0; i < b->n; i++)
+		captured += b->ops[i].route.captured;
+	b->captured = captured;
+	if (captured && captured < b->n)
+		return error_argument("a group mixes operations on streams that are being captured "
+				      "into a CUDA graph with operations on other streams");
+	return NCCLSVC_OK;
 }
+
+static ncclsvc_result check(ncclsvc_session *s, struct submission *b)
+{
+	ncclsvc_result r = ready(s, b->ops, b->n);
+	if (!r)
+		r = ranks_on_gpu_check(b->ops, b->n);
+	if (!r && b->in_ring > SVC_GROUP_TASKS)
+		r = ops_slice(b->ops, b->in_ring);
+	if (!r && b->in_ring < b->n)
+		r = check_kernels(s, b);
+	if (!r && b->in_ring)
+		r = check_ring(s, b);
+	return r ? r : check_captured(b);
+}
+
+/* ---- Kernels ---- */
 
 static ncclsvc_result put_kernels(struct op *ops, unsigned n,
 				  ncclsvc_result (*put)(const struct op *ops, unsigned n))
 {
 	ncclsvc_result r = NCCLSVC_OK;
 	for (unsigned i = 0, k; i < n; i = k) {
-		for (k = i + 1; k < n && ops[k].joined;)
+		for (k = i + 1; k < n && ops[k].launch.joined;)
 			k++;
 		const ncclsvc_result each = put(&ops[i], k - i);
 		r = r ? r : each;
@@ -295,16 +352,18 @@ static ncclsvc_result launch_kernels(ncclsvc_session *s, struct op *ops, unsigne
 	join_kernels(ops, n);
 	for (unsigned i = 0; i < n; i++) {
 		enter(s, &ops[i], 0);
-		ops[i].peer->refs++;
+		ops[i].capture->refs++;
 	}
 	dispatch_tick(s);
 	session_unlock(s);
 	ncclsvc_result r = put_kernels(ops, n, peer_launch);
 	session_lock(s);
 	for (unsigned i = 0; i < n; i++)
-		peer_unref(ops[i].peer);
+		capture_unref(ops[i].capture);
 	return r;
 }
+
+/* ---- Captures ---- */
 
 /* The first in_ring operations go to NCCL. Captured operations are not tasks. */
 static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ring, unsigned n)
@@ -313,8 +372,8 @@ static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ri
 	ncclsvc_result r = NCCLSVC_OK;
 	join_kernels(ops + in_ring, kernels);
 	for (unsigned i = 0; i < n; i++) {
-		ops[i].peer = comm_captures(ops[i].comm);
-		ops[i].peer->refs++;
+		ops[i].capture = ops[i].comm->capture;
+		ops[i].capture->refs++;
 		if (ops[i].task)
 			*ops[i].task = 0;
 	}
@@ -328,103 +387,98 @@ static ncclsvc_result capture(ncclsvc_session *s, struct op *ops, unsigned in_ri
 		r = captured_groups_capture(ops, in_ring, CAPTURED_GROUP_END);
 	session_lock(s);
 	for (unsigned i = 0; i < n; i++)
-		peer_unref(ops[i].peer);
+		capture_unref(ops[i].capture);
 	return r;
 }
 
-/* The first n are not kernels. */
-static ncclsvc_result capture_tasks(ncclsvc_session *s, struct op *ops, unsigned n, unsigned all)
+/* The daemon keeps the first n, which are not kernels. */
+static ncclsvc_result keep(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	unsigned alone = 0;
-	struct op *copies = ops;
-	captured_groups_sort(ops, n);
-	while (alone < n && ops[alone].comm->nranks == 1)
-		alone++;
-	ops += alone;
-	n -= alone;
-	all -= alone;
-	ncclsvc_result r = n ? captured_groups_check(s, ops, n) : NCCLSVC_OK;
+	ncclsvc_result r = captured_groups_check(s, ops, n);
 	for (unsigned i = 0; !r && i < n; i++)
-		r = peer_bare(s, ops[i].comm);
-	if (!r && n)
-		r = captured_groups_keep(s, ops, n);
+		r = capture_open(s, ops[i].comm);
+	return r ? r : captured_groups_keep(s, ops, n);
+}
+
+/* Operations of communicators of one rank, which are copies, come first. */
+static unsigned copies_first(struct op *ops, unsigned n)
+{
+	unsigned copies = 0;
+	captured_groups_sort(ops, n);
+	while (copies < n && ops[copies].comm->nranks == 1)
+		copies++;
+	return copies;
+}
+
+static ncclsvc_result submit_captures(ncclsvc_session *s, const struct submission *b)
+{
+	const unsigned copies = copies_first(b->ops, b->in_ring);
+	struct op *ops = b->ops + copies;
+	const unsigned kept = b->in_ring - copies, n = b->n - copies;
+	ncclsvc_result r = kept ? keep(s, ops, kept) : NCCLSVC_OK;
 	if (r)
 		return r;
 	/* A refusal leaves nothing in the graph. */
-	if (all)
-		r = ready(s, ops, all);
-	for (unsigned i = 0; !r && i < alone; i++)
-		r = peer_capture_alone(s->gpu, &copies[i]);
+	if (b->in_ring && n)
+		r = ready(s, ops, n);
+	for (unsigned i = 0; !r && i < copies; i++)
+		r = peer_capture_alone(s->gpu, &b->ops[i]);
 	if (r)
-		captured_groups_take_back(s, ops, n);
-	return r || !all ? r : capture(s, ops, n, all);
+		captured_groups_take_back(s, ops, kept);
+	return r || !n ? r : capture(s, ops, kept, n);
 }
+
+/* ---- The ring ---- */
 
 /* Whether two operations of a task group form one group: those that a stream starts are grouped by
  * communicator, others by slice. */
 static bool are_one(const struct op *a, const struct op *b)
 {
-	return a->stream_started == b->stream_started &&
-	       (a->stream_started ? a->comm == b->comm : a->slice == b->slice);
+	return a->route.stream_started == b->route.stream_started &&
+	       (a->route.stream_started ? a->comm == b->comm : a->route.slice == b->route.slice);
 }
 
-/* Submits the first n operations, which are those of the ring. If they are captured, nothing else
- * is left to do. */
-static ncclsvc_result submit_tasks(ncclsvc_session *s, struct op *ops, unsigned n, unsigned all)
+static ncclsvc_result submit_ring(ncclsvc_session *s, const struct submission *b)
 {
-	bool staged = false, finished = true;
-	uint64_t since = 0;
+	struct op *ops = b->ops;
+	const unsigned n = b->in_ring;
 	ncclsvc_result r = NCCLSVC_OK;
-	for (unsigned i = 0; !r && i < n; i++) {
-		if (ops[i].comm->device >= 0) {
-			finished = false;
-			continue;
-		}
-		r = op_place(s, &ops[i]);
-		staged = staged || ops[i].chunk_bytes;
-	}
-	if (!r && staged)
-		r = stage(s, ops, n);
-	bool on_gpu = !finished;
-	while (!r && !finished) {
-		r = gpu_prepare(s, ops, n, &since, &finished);
-		if (!r && !finished)
-			r = ready(s, ops, all);
-	}
-	if (!r && count_captured(ops, all, &r) && !r)
-		return capture_tasks(s, ops, n, all);
-	for (unsigned i = 0; !r && i < n; i++)
+	for (unsigned i = 0; i < n; i++)
 		finish_record(&ops[i], i + 1 < n && are_one(&ops[i], &ops[i + 1]));
-	if (!r && s->options.no_ring)
+	if (s->options.no_ring)
 		r = send_all(s, ops, n);
-	else if (!r)
+	else
 		publish_all(s, ops, n);
-	if (!r && on_gpu)
-		r = gpu_submitted(s, ops, n);
-	if (staged)
-		release(s, ops, n);
+	return !r && b->on_gpu ? gpu_submitted(s, ops, n) : r;
+}
+
+static ncclsvc_result submit_once(ncclsvc_session *s, struct op *ops, unsigned n)
+{
+	struct submission b = classify(ops, n);
+	ncclsvc_result r = check(s, &b);
+	if (!r && b.captured) {
+		r = submit_captures(s, &b);
+	} else if (!r) {
+		if (b.in_ring)
+			r = submit_ring(s, &b);
+		if (!r && b.in_ring < n)
+			r = launch_kernels(s, ops + b.in_ring, n - b.in_ring);
+	}
+	if (b.staged)
+		release(s, ops, b.in_ring);
 	return r;
 }
 
 ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n)
 {
-	const unsigned in_ring = choose(ops, n), kernels = n - in_ring;
-	ncclsvc_result r = ready(s, ops, n);
-	if (!r)
-		r = ranks_on_gpu_check(ops, n);
-	if (!r && in_ring > SVC_GROUP_TASKS)
-		r = ops_slice(ops, in_ring);
-	if (!r && kernels)
-		r = share_buffers(s, ops, in_ring, n);
-	if (!r && kernels)
-		r = prepare_kernels(s, ops + in_ring, kernels);
-	if (!r && kernels)
-		r = ranks_on_gpu_check_streams(s, ops + in_ring, kernels);
-	if (!r && in_ring)
-		r = submit_tasks(s, ops, in_ring, n);
-	else if (!r && count_captured(ops, n, &r) && !r)
-		return capture(s, ops, 0, n);
-	if (!r && kernels && !ops->captured)
-		r = launch_kernels(s, ops + in_ring, kernels);
-	return r;
+	for (;;) {
+		ncclsvc_result r = session_back(s);
+		const uint32_t resumptions = s->resumptions;
+		if (!r)
+			r = submit_once(s, ops, n);
+		/* Nothing was submitted if the daemon ended meanwhile. */
+		const bool again = s->away || resumptions != s->resumptions;
+		if (r != NCCLSVC_DAEMON_LOST || s->lost || !again)
+			return r;
+	}
 }

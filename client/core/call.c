@@ -11,7 +11,8 @@ bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body)
 {
 	/* If the socket's buffer is full, what the request would free lives until the session ends.
 	 */
-	const bool sent = !s->lost && !frame_send(s->connection, opcode, SERIAL_FORGET, body, -1);
+	const bool sent = !s->lost && s->away != AWAY_GONE &&
+			  !frame_send(s->connection, opcode, SERIAL_FORGET, body, -1);
 	s->forgotten += sent;
 	return sent;
 }

@@ -25,6 +25,9 @@ struct call {
 	struct call *next;
 	char text[LOST_TEXT]; /* the sentence of an error */
 	_Alignas(8) unsigned char body[SVC_MESSAGE_MAX - sizeof(struct svc_header)];
+	/* The request, which is sent again if the daemon restarts before it has answered. */
+	int request_fd;
+	_Alignas(8) unsigned char request[SVC_MESSAGE_MAX - sizeof(struct svc_header)];
 	struct list_chunk *chunk; /* for LIST: receives the reply instead of body */
 };
 

@@ -58,12 +58,21 @@ bool join_reply_valid(const struct svc_join_reply *r)
 	       r->rank < r->nranks;
 }
 
+void comm_free(ncclsvc_comm *comm)
+{
+	if (comm) {
+		free(comm->messages);
+		free(comm->damaged);
+	}
+	free(comm);
+}
+
 void comms_free(ncclsvc_session *s)
 {
 	while (s->comms) {
 		ncclsvc_comm *c = s->comms;
 		s->comms = c->next;
-		free(c);
+		comm_free(c);
 	}
 }
 

@@ -24,26 +24,41 @@ struct ncclsvc_comm {
 	_Atomic uint64_t timeout_ns;
 	uint64_t seq;	      /* number of the next task in this epoch */
 	uint64_t collectives; /* number of collectives in this epoch */
-	/* The memory that its kernels share (cuda/peer.h), and the largest operation, in bytes,
-	 * that they do. */
+	struct capture
+		*capture; /* its graphs (cuda/capture/capture.h); NULL: nothing captured yet */
+	/* Its kernels (cuda/direct/peer.h), and the largest operation, in bytes, that they do. */
 	struct peer *peer;
 	uint32_t peer_bytes;
-	struct peer *bare; /* what CUDA graphs need if there are no kernels; NULL: none */
 	/* not OK: the epoch is over, and this is why */
 	ncclsvc_result broken;
 	uint64_t broken_ns;
 	ncclsvc_status end;
 	bool broken_reported; /* ncclsvc_comm_error has reported it */
 	bool end_reported;    /* some call has reported it: later calls get STALE_EPOCH */
-	uint32_t too_late;    /* the last epoch that an operation came too late for (refusal.h) */
+	/* If the epoch can be continued after a restart of the daemon (comm/resume.c): */
+	uint32_t lineage;   /* its name; 0: it cannot be continued */
+	bool spoilt;	    /* an operation has failed, so it cannot be continued any more */
+	bool leaving;	    /* the program is leaving it */
+	bool resuming;	    /* the members must compare what they have done */
+	uint64_t splits;    /* SPLITs that have been answered */
+	uint64_t order;	    /* collectives so far, in all epochs of the lineage */
+	uint64_t *messages; /* [2 * nranks]: Sends to each rank, Recvs from each rank */
+	uint64_t *damaged;  /* collectives that a killed daemon has left half done */
+	size_t ndamaged;
+	char why[SVC_TEXT_BYTES]; /* why it was not continued; empty: it was */
+	uint32_t too_late; /* the last epoch that an operation came too late for (refusal.h) */
 	char label[NCCLSVC_NAME_BYTES];
 };
 
-static inline struct peer *comm_captures(const ncclsvc_comm *comm)
+/* The number of the next operation in its order (struct slot). */
+static inline uint64_t comm_count(ncclsvc_comm *comm, bool p2p, bool send, int32_t peer)
 {
-	return comm->peer ? comm->peer : comm->bare;
+	if (!comm->messages)
+		return 0;
+	return p2p ? comm->messages[2 * (size_t)peer + !send]++ : comm->order++;
 }
 
+void comm_free(ncclsvc_comm *comm);
 ncclsvc_comm *comm_by_handle(const ncclsvc_session *s, uint32_t handle); /* locked */
 ncclsvc_comm *comm_by_key(const ncclsvc_session *s, uint32_t key);	 /* locked */
 void comm_unlink(ncclsvc_session *s, const ncclsvc_comm *comm);		 /* locked */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A communicator's epoch, from the reply to JOIN or SPLIT to its end. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/deadline_clock.h"
@@ -11,12 +12,31 @@
 #include "proto/printable.h"
 #include "session_handle.h"
 
+static void begin_lineage(ncclsvc_session *s, ncclsvc_comm *comm,
+			  const struct svc_join_reply *reply)
+{
+	free(comm->messages);
+	free(comm->damaged);
+	comm->messages = comm->damaged = NULL;
+	comm->ndamaged = 0;
+	comm->order = comm->splits = 0;
+	comm->spoilt = false;
+	comm->why[0] = '\0';
+	comm->resuming = reply->lineage & SVC_LINEAGE_RESUMED;
+	comm->lineage = reply->lineage & ~SVC_LINEAGE_RESUMED;
+	if (comm->lineage)
+		comm->messages = calloc(2 * (size_t)reply->nranks, sizeof(*comm->messages));
+	if (!comm->messages)
+		s->survives = false;
+}
+
 void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_reply *reply)
 {
 	comm->handle = reply->comm;
 	comm->uid = reply->comm_uid;
 	comm->epoch = reply->epoch;
 	comm->seq = comm->collectives = 0;
+	begin_lineage(s, comm, reply);
 	comm->peer_bytes = reply->peer_bytes;
 	comm->broken = NCCLSVC_OK;
 	memcpy(comm->label, reply->label, sizeof(comm->label));
@@ -65,6 +85,11 @@ void comms_break(ncclsvc_session *s)
 
 static ncclsvc_result broken_error(const ncclsvc_comm *comm, ncclsvc_result result)
 {
+	if (comm->why[0])
+		return error_set(result,
+				 "communicator %s was not continued after a restart of the "
+				 "daemon: %s",
+				 comm->label, comm->why);
 	if (comm->broken == NCCLSVC_DAEMON_LOST)
 		return error_set(result, "communicator %s ended with its daemon: %s", comm->label,
 				 comm->split ? "reattach, then split again"

@@ -23,6 +23,9 @@ static uint64_t first_kept(const struct tasks *t)
 void failure_keep(ncclsvc_session *s, const struct slot *slot, const char *text)
 {
 	struct tasks *t = &s->tasks;
+	ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
+	if (comm && comm->epoch == slot->epoch)
+		comm->spoilt = true;
 	/* Out of memory: the slot still has the failure while it lives. */
 	if (!t->failures && !(t->failures = calloc(FAILURES_KEPT, sizeof(*t->failures))))
 		return;

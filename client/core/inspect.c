@@ -184,6 +184,18 @@ static ncclsvc_result cancel(ncclsvc_session *s, uint32_t kind, uint64_t id, uin
 	return r;
 }
 
+ncclsvc_result ncclsvc_drain(ncclsvc_session *s, int on)
+{
+	struct call call = {0};
+	if (!s)
+		return error_argument("ncclsvc_drain: the session is NULL");
+	session_lock(s);
+	const ncclsvc_result r = call_run(s, &call, SVC_DRAIN, &(struct svc_drain){.on = on != 0},
+					  -1, deadline_in(REQUEST_MS));
+	session_unlock(s);
+	return r;
+}
+
 ncclsvc_result ncclsvc_cancel_task(ncclsvc_session *s, uint64_t task, uint64_t *cancelled)
 {
 	return cancel(s, SVC_CANCEL_TASK, task, cancelled);

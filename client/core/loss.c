@@ -72,15 +72,9 @@ bool session_is_foreign(ncclsvc_session *s)
 	return true;
 }
 
-void session_lose(ncclsvc_session *s, const char *format, ...)
+static void lose(ncclsvc_session *s)
 {
-	va_list args;
-	if (s->lost || session_is_foreign(s))
-		return;
 	s->lost = true;
-	va_start(args, format);
-	vsnprintf(s->lost_text, sizeof(s->lost_text), format, args);
-	va_end(args);
 	for (struct call *c = s->calls; c; c = c->next) {
 		c->done = true;
 		c->result = NCCLSVC_DAEMON_LOST;
@@ -89,10 +83,61 @@ void session_lose(ncclsvc_session *s, const char *format, ...)
 	s->calls = NULL;
 	comms_break(s);
 	release_timelines(s);
-	/* Wakes threads that poll the socket, and keeps it readable for event loops. */
+}
+
+/* Wakes threads that poll the socket, and keeps it readable for event loops. */
+static void wake_all(ncclsvc_session *s)
+{
 	shutdown(s->connection->sock, SHUT_RDWR);
 	if (s->connection->ring)
 		ring_wake(s->connection);
 	session_kick(s);
 	pthread_cond_broadcast(&s->changed);
+}
+
+void session_lose(ncclsvc_session *s, const char *format, ...)
+{
+	va_list args;
+	if (s->lost || session_is_foreign(s))
+		return;
+	va_start(args, format);
+	vsnprintf(s->lost_text, sizeof(s->lost_text), format, args);
+	va_end(args);
+	s->away = AWAY_NOT;
+	lose(s);
+	wake_all(s);
+}
+
+void session_lose_daemon(ncclsvc_session *s, const char *format, ...)
+{
+	va_list args;
+	if (s->lost || s->away == AWAY_GONE || session_is_foreign(s))
+		return;
+	va_start(args, format);
+	vsnprintf(s->lost_text, sizeof(s->lost_text), format, args);
+	va_end(args);
+	if (s->survives && s->watching && !s->closing && !s->gpu && s->connection->ring) {
+		s->away = AWAY_GONE;
+		s->away_until = deadline_in(s->reattach_ms);
+		s->forgotten = 0;
+	} else {
+		s->away = AWAY_NOT;
+		lose(s);
+	}
+	wake_all(s);
+}
+
+bool session_is_watcher(const ncclsvc_session *s)
+{
+	return s->watching && pthread_equal(s->watcher, pthread_self());
+}
+
+ncclsvc_result session_back(ncclsvc_session *s)
+{
+	if (session_is_watcher(s))
+		return s->away == AWAY_GONE ? error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text)
+					    : NCCLSVC_OK;
+	while (s->away && !s->connection->foreign)
+		session_wait(s, NO_DEADLINE);
+	return NCCLSVC_OK;
 }

@@ -39,6 +39,13 @@ struct plan_callbacks {
 		      char label[NCCLSVC_LABEL_BYTES]);
 };
 
+/* Whether the session waits for its daemon's successor, of its own accord. */
+enum away {
+	AWAY_NOT,
+	AWAY_GONE,     /* there is no connection */
+	AWAY_RESUMING, /* the successor is being told of the session; only the watcher calls it */
+};
+
 struct ncclsvc_session {
 	uint64_t id; /* unique in this process: never reused */
 	pthread_mutex_t lock;
@@ -50,6 +57,18 @@ struct ncclsvc_session {
 	uint32_t generation; /* generation of the connection */
 	bool lost, reading, reattaching;
 	bool unfinished; /* connected again, but not yet fully recovered from the loss */
+	/* Surviving the daemon (comm/resume.c): */
+	int reattach_ms; /* how long the session waits for a successor; 0: it does not */
+	bool survives;	 /* all its communicators can be continued */
+	enum away away;
+	uint64_t away_until;
+	uint32_t resumptions;	/* how often it has come back */
+	struct left_comm *left; /* a ring of LEFT_KEPT */
+	uint32_t nleft;		/* in total */
+	struct carried *carried;
+	size_t ncarried;
+	pthread_t watcher; /* the thread that waits for the daemon's end */
+	bool watching, closing;
 	char lost_text[LOST_TEXT];
 	_Alignas(8) unsigned char message[SVC_LIST_MESSAGE_MAX]; /* the message being received */
 	uint64_t looked_ns; /* time of the last check of the socket by a test */
@@ -92,6 +111,19 @@ void session_kick(ncclsvc_session *s);
 /* Ends the connection. Locked. */
 __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, const char *format,
 							...);
+/* The daemon has ended: the session waits for its successor, if it can, or is lost. Locked. */
+__attribute__((format(printf, 2, 3))) void session_lose_daemon(ncclsvc_session *s,
+							       const char *format, ...);
+bool session_is_watcher(const ncclsvc_session *s); /* the calling thread; locked */
+/* Waits until the session has come back from a restart of its daemon, or is lost: the watcher's
+ * deadlines bound this. The watcher never waits: DAEMON_LOST if the connection is gone. Locked;
+ * yields. */
+ncclsvc_result session_back(ncclsvc_session *s);
+/* Changes with each connection. */
+static inline uint32_t session_connections(const ncclsvc_session *s)
+{
+	return s->generation + s->resumptions;
+}
 /* Whether this process is a forked child. It loses the session only for itself: what it shares with
  * its parent stays untouched. Locked. */
 bool session_is_foreign(ncclsvc_session *s);

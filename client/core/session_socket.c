@@ -26,11 +26,16 @@ ncclsvc_result session_over(ncclsvc_session *s)
 	const struct svc_ring *ring = s->connection->ring;
 	if (session_is_foreign(s))
 		return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
-	if (!s->lost && ring && atomic_load_explicit(&ring->ended, memory_order_relaxed)) {
+	if (!s->lost && !s->away && ring &&
+	    atomic_load_explicit(&ring->ended, memory_order_relaxed)) {
 		socket_pump(s); /* reads its last messages, if there are any */
 		int why = atomic_load(&s->connection->ring->ended);
-		session_lose(s, "the daemon ended the session: %s: %s", svc_result_name(why),
-			     svc_result_meaning(why));
+		if (why == NCCLSVC_DAEMON_LOST)
+			session_lose_daemon(s, "the daemon ended the session: %s",
+					    svc_result_meaning(why));
+		else if (why)
+			session_lose(s, "the daemon ended the session: %s: %s",
+				     svc_result_name(why), svc_result_meaning(why));
 	}
 	if (!s->lost)
 		return NCCLSVC_OK;
@@ -106,8 +111,10 @@ static void take_event(ncclsvc_session *s, const struct svc_header *h, const voi
 		comm_event(s, &event);
 	} else if (h->opcode == SVC_EVENT_BYE) {
 		char text[SVC_TEXT_BYTES];
-		frame_bye(body, text);
-		session_lose(s, "the daemon ended the session: %s", text);
+		if (frame_bye(body, text) == NCCLSVC_DAEMON_LOST)
+			session_lose_daemon(s, "the daemon ended the session: %s", text);
+		else
+			session_lose(s, "the daemon ended the session: %s", text);
 	}
 }
 
@@ -126,8 +133,8 @@ static bool receive(ncclsvc_session *s)
 		return true;
 	}
 	if (n <= 0) {
-		session_lose(s, "the daemon closed the connection to %s",
-			     s->options.address.sun_path);
+		session_lose_daemon(s, "the daemon closed the connection to %s",
+				    s->options.address.sun_path);
 		return true;
 	}
 	unsigned mine = nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX;
@@ -152,7 +159,7 @@ unsigned socket_pump(ncclsvc_session *s)
 	unsigned n = 0;
 	if (s->reading)
 		return 0;
-	while (n < PUMP_MAX && !s->lost && receive(s))
+	while (n < PUMP_MAX && !s->lost && s->away != AWAY_GONE && receive(s))
 		n++;
 	if (n)
 		pthread_cond_broadcast(&s->changed);
@@ -162,7 +169,7 @@ unsigned socket_pump(ncclsvc_session *s)
 bool socket_step(ncclsvc_session *s, uint64_t deadline)
 {
 	/* Without a connection no message can come, but another thread may be finishing. */
-	if (s->reading || s->lost)
+	if (s->reading || s->lost || s->away == AWAY_GONE)
 		return session_wait(s, deadline);
 	struct connection *c = connection_ref(s->connection);
 	struct pollfd p = {.fd = c->sock, .events = POLLIN};
@@ -171,7 +178,7 @@ bool socket_step(ncclsvc_session *s, uint64_t deadline)
 	int ready = poll(&p, 1, deadline_left_ms(deadline));
 	session_lock(s);
 	s->reading = false;
-	if (ready > 0 && c == s->connection && !s->lost)
+	if (ready > 0 && c == s->connection && !s->lost && s->away != AWAY_GONE)
 		receive(s);
 	connection_unref(c);
 	pthread_cond_broadcast(&s->changed);
@@ -186,8 +193,11 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 	call->done = false;
 	call->result = 0;
 	call->fd = -1;
+	call->request_fd = fd;
 	for (;;) {
-		ncclsvc_result r = session_check(s);
+		ncclsvc_result r = session_back(s);
+		if (!r)
+			r = session_check(s);
 		if (r)
 			return r;
 		int sent = frame_send(s->connection, opcode, call->serial, body, fd);
@@ -195,8 +205,8 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 			break;
 		if (sent == -EPIPE || sent == -ECONNRESET) {
 			socket_pump(s);
-			session_lose(s, "the daemon closed the connection to %s",
-				     s->options.address.sun_path);
+			session_lose_daemon(s, "the daemon closed the connection to %s",
+					    s->options.address.sun_path);
 			continue;
 		}
 		if (sent == -EOPNOTSUPP)
@@ -219,6 +229,7 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 		session_lock(s);
 		connection_unref(c);
 	}
+	memcpy(call->request, body, svc_shape_of(s->connection->version, opcode)->request);
 	call->next = s->calls;
 	s->calls = call;
 	return NCCLSVC_OK;
@@ -227,12 +238,22 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 ncclsvc_result call_finish(ncclsvc_session *s, struct call *call, uint64_t deadline)
 {
 	while (!call->done) {
-		if (socket_step(s, deadline) || call->done)
+		const bool gone = s->away == AWAY_GONE && session_is_watcher(s);
+		if (s->away &&
+		    !session_is_watcher(s)) { /* it is sent again when the session is back */
+			session_back(s);
+			if (deadline < deadline_in(REQUEST_MS))
+				deadline = deadline_in(REQUEST_MS);
+			continue;
+		}
+		if (!gone && (socket_step(s, deadline) || call->done || s->away == AWAY_GONE))
 			continue;
 		struct call **at = &s->calls;
 		while (*at != call)
 			at = &(*at)->next;
 		*at = call->next;
+		if (gone)
+			return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 		return error_set(NCCLSVC_TIMEOUT, "the daemon did not answer %s in time",
 				 svc_shape_of(s->connection->version, call->opcode)->name);
 	}

@@ -2,6 +2,7 @@
  * Registered memory that stands in for plain pointers: chunks of powers of two, kept for later
  * tasks. */
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -54,7 +55,7 @@ static ncclsvc_result chunk_make(ncclsvc_session *s, unsigned order, struct chun
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	chunk->order = order;
 	chunk->bytes = (size_t)1 << order;
-	chunk->generation = s->generation;
+	chunk->connection = session_connections(s);
 	ncclsvc_result r = memory_map(chunk->bytes, &base, &fd);
 	if (r) {
 		free(chunk);
@@ -92,10 +93,31 @@ ncclsvc_result staging_get(ncclsvc_session *s, size_t bytes, struct chunk **out)
 	return NCCLSVC_OK;
 }
 
+ncclsvc_result chunk_renew(ncclsvc_session *s, struct chunk *chunk,
+			   ncclsvc_result (*add)(ncclsvc_session *s, uint32_t region, int fd,
+						 uint64_t bytes))
+{
+	int fd;
+	void *base;
+	ncclsvc_result r = memory_map(chunk->bytes, &base, &fd);
+	if (r)
+		return r;
+	memcpy(base, chunk->base, chunk->bytes);
+	munmap(base, chunk->bytes);
+	/* The same address: nothing else changes. */
+	base = mmap(chunk->base, chunk->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+		    0);
+	r = base == MAP_FAILED ? error_set(NCCLSVC_NO_MEMORY, "cannot map session memory: %m")
+			       : add(s, chunk->region, fd, chunk->bytes);
+	close(fd);
+	chunk->connection = session_connections(s);
+	return r;
+}
+
 void staging_put(ncclsvc_session *s, struct chunk *chunk)
 {
 	struct staging *st = &s->staging;
-	bool known = !s->lost && chunk->generation == s->generation;
+	bool known = !s->lost && chunk->connection == session_connections(s);
 	if (known && st->idle_bytes + chunk->bytes <= IDLE_BYTES_MAX) {
 		chunk->next = st->idle[chunk->order];
 		st->idle[chunk->order] = chunk;

@@ -11,7 +11,7 @@ struct chunk {
 	size_t bytes;
 	unsigned order; /* bytes is 1 << order */
 	uint32_t region;
-	uint32_t generation;
+	uint32_t connection; /* session_connections */
 };
 
 #define STAGING_ORDERS 48
@@ -26,5 +26,10 @@ ncclsvc_result staging_get(ncclsvc_session *s, size_t bytes,
 void staging_put(ncclsvc_session *s, struct chunk *chunk); /* locked */
 void staging_free(ncclsvc_session *s);			   /* frees idle chunks; locked */
 void chunk_free(struct chunk *chunk);
+/* Registers a chunk in use again, under its number, which `add` does. Nobody writes to it
+ * meanwhile. Locked; yields. */
+ncclsvc_result chunk_renew(ncclsvc_session *s, struct chunk *chunk,
+			   ncclsvc_result (*add)(ncclsvc_session *s, uint32_t region, int fd,
+						 uint64_t bytes));
 
 #endif

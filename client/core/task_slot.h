@@ -25,6 +25,8 @@ struct slot {
 	uint32_t comm_key, epoch;
 	uint32_t plan_slot; /* slot in its plan, from 1; 0: none */
 	uint64_t seq;	    /* number on its communicator, from 0 */
+	uint64_t order; /* among its communicator's collectives, or Sends to or Recvs from `to` */
+	int32_t to;
 	uint64_t timeline_value;
 	/* The kernel, if the task uses the direct transport, until the task has ARRIVED: */
 	struct peer *peer;

@@ -22,7 +22,9 @@ static void look_at_ring(ncclsvc_session *s, struct slot *slot)
 	const struct connection *c = s->connection;
 	const uint64_t n = slot->entry;
 	bool bad = false;
-	if (c->ring && ring_ended(c, n, &bad)) {
+	if (!n && !s->lost) /* submitted to the next daemon soon */
+		return;
+	if (c->ring && n && ring_ended(c, n, &bad)) {
 		const ncclsvc_status *from = svc_status_slot(c->ring, c->entries, n);
 		memcpy(&slot->status, from, SVC_HALF);
 		memset((char *)&slot->status + SVC_HALF, 0, SVC_HALF);
@@ -183,6 +185,10 @@ ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
 					 "continues",
 					 (unsigned long long)task);
 		if (state == TASK_COPYING) {
+			session_wait(s, deadline);
+			continue;
+		}
+		if (s->away) {
 			session_wait(s, deadline);
 			continue;
 		}

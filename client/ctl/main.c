@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/ids.h"
+#include "base/unit.h"
 #include "build_config.h"
 #include "deadline.h"
 #include "proto/names.h"
@@ -17,6 +18,7 @@
 #include "views/view.h"
 
 #define FOLLOW_NS UINT64_C(500000000)
+#define DRAIN_NS  UINT64_C(500000000)
 
 struct program {
 	struct ctl_args args;
@@ -25,11 +27,17 @@ struct program {
 	char admin[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	ncclsvc_result
 		not_admin; /* why the session uses the jobs' socket instead; OK: it does not */
+	char stopped[128]; /* the service is, and nothing was asked; empty: it is not */
 };
 
-static enum ctl_exit complain(ncclsvc_result result)
+static const char *last_error(const struct program *p)
 {
-	fprintf(stderr, "ncclsvc-ctl: %s\n", ncclsvc_last_error());
+	return p->stopped[0] ? p->stopped : ncclsvc_last_error();
+}
+
+static enum ctl_exit complain(const struct program *p, ncclsvc_result result)
+{
+	fprintf(stderr, "ncclsvc-ctl: %s\n", last_error(p));
 	switch (result) {
 	case NCCLSVC_DAEMON_LOST:
 	case NCCLSVC_TIMEOUT:
@@ -55,20 +63,24 @@ static ncclsvc_result open_at(struct program *p, const char *socket)
 	return ncclsvc_open(&options, &p->session);
 }
 
-/* Connects to the administration socket if this user may open it. */
+/* Connects to the administration socket if this user may open it. A connection to the jobs' socket
+ * would start a stopped service. */
 static ncclsvc_result attach(struct program *p)
 {
 	if (p->session)
 		return NCCLSVC_OK;
 	char jobs[sizeof(p->admin)];
+	const bool fits = svc_socket_path(p->args.socket, jobs, sizeof(jobs));
 	p->not_admin = NCCLSVC_INVALID_ARGUMENT;
-	if (svc_socket_path(p->args.socket, jobs, sizeof(jobs)) &&
-	    svc_admin_path(jobs, p->admin, sizeof(p->admin)))
+	p->stopped[0] = '\0';
+	if (fits && svc_admin_path(jobs, p->admin, sizeof(p->admin)))
 		p->not_admin = open_at(p, p->admin);
 	else
 		p->admin[0] = '\0';
 	if (p->not_admin == NCCLSVC_OK || p->not_admin == NCCLSVC_TIMEOUT)
 		return p->not_admin;
+	if (fits && unit_is_stopped(jobs, p->stopped, sizeof(p->stopped)))
+		return NCCLSVC_DAEMON_LOST;
 	return open_at(p, p->args.socket);
 }
 
@@ -77,7 +89,8 @@ static void tell_admin(const struct program *p)
 {
 	if (!p->admin[0])
 		return;
-	fprintf(stderr, "Only %s can end other users' work: ", p->admin);
+	fprintf(stderr, "Only %s can %s: ", p->admin,
+		p->args.command == CTL_CANCEL ? "end other users' work" : "drain the daemon");
 	if (p->not_admin == NCCLSVC_DAEMON_LOST)
 		fputs("no daemon listens there. Run ncclsvc-ctl on the daemon's host, as root or "
 		      "as the daemon's user.\n",
@@ -98,15 +111,15 @@ static enum ctl_exit connect_or_complain(struct program *p)
 	ncclsvc_result result = attach(p);
 	if (result == NCCLSVC_OK)
 		return EXIT_GOOD;
-	enum ctl_exit code = complain(result);
-	if (result == NCCLSVC_DAEMON_LOST)
+	enum ctl_exit code = complain(p, result);
+	if (result == NCCLSVC_DAEMON_LOST && !p->stopped[0])
 		fputs("Start it with `ncclsvcd` or `systemctl start ncclsvcd`, or use --socket "
 		      "PATH.\n",
 		      stderr);
 	return code;
 }
 
-static unsigned parts(enum ctl_command command)
+static unsigned lists_of(enum ctl_command command)
 {
 	switch (command) {
 	case CTL_SESSIONS:
@@ -134,6 +147,9 @@ static unsigned parts(enum ctl_command command)
 		return SNAPSHOT_COMMS | SNAPSHOT_PLANS;
 	case CTL_FAILURES:
 		return SNAPSHOT_COMMS | SNAPSHOT_NODES | SNAPSHOT_FAILURES | SNAPSHOT_MERGED;
+	case CTL_DRAIN:
+	case CTL_RESUME:
+		return SNAPSHOT_SESSIONS | SNAPSHOT_COMMS | SNAPSHOT_MEMBERS;
 	case CTL_DUMP:
 		return SNAPSHOT_MEMBERS | SNAPSHOT_OPERATIONS;
 	default:
@@ -257,10 +273,11 @@ static enum ctl_exit show_once(struct program *p)
 	enum ctl_exit code = connect_or_complain(p);
 	if (code != EXIT_GOOD)
 		return code;
-	ncclsvc_result result = snapshot_take(p->session, parts(p->args.command), p->args.node, &s);
+	ncclsvc_result result =
+		snapshot_take(p->session, lists_of(p->args.command), p->args.node, &s);
 	deadline_stop();
 	if (result != NCCLSVC_OK)
-		return complain(result);
+		return complain(p, result);
 	now(time, sizeof(time));
 	struct view v = {.args = &p->args,
 			 .s = &s,
@@ -283,15 +300,16 @@ static void title(const struct view *v)
 }
 
 /* A daemon that is gone may come back: report this, and keep watching. */
-static enum ctl_exit unreachable_frame(const struct view *v, ncclsvc_result result)
+static enum ctl_exit unreachable_frame(const struct program *p, const struct view *v,
+				       ncclsvc_result result)
 {
 	if (v->args->json) {
 		struct json j = view_json_begin(v);
 		put_string(&j, "error", ncclsvc_result_name(result), SIZE_MAX);
-		put_string(&j, "text", ncclsvc_last_error(), SIZE_MAX);
+		put_string(&j, "text", last_error(p), SIZE_MAX);
 		view_json_end(&j);
 	} else {
-		text_printf(v->out, "%s; trying again\n", ncclsvc_last_error());
+		text_printf(v->out, "%s; trying again\n", last_error(p));
 	}
 	return EXIT_UNREACHABLE;
 }
@@ -304,7 +322,7 @@ static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 	deadline_start(p->args.timeout_ns, p->args.socket);
 	ncclsvc_result result = attach(p);
 	if (result == NCCLSVC_OK)
-		result = snapshot_take(p->session, parts(p->args.command), p->args.node, &s);
+		result = snapshot_take(p->session, lists_of(p->args.command), p->args.node, &s);
 	deadline_stop();
 	now(time, sizeof(time));
 	struct view v = {.args = &p->args,
@@ -319,7 +337,7 @@ static enum ctl_exit watch_frame(struct program *p, struct text *frame)
 		code = show(&v);
 		snapshot_free(&s);
 	} else {
-		code = unreachable_frame(&v, result);
+		code = unreachable_frame(p, &v, result);
 		detach(p);
 	}
 	if (!p->args.json && !screen_width())
@@ -383,7 +401,7 @@ static enum ctl_exit follow(struct program *p)
 			ncclsvc_list_failures(p->session, from, &s.failures, &s.nfailures);
 		deadline_stop();
 		if (result != NCCLSVC_OK) {
-			code = complain(result);
+			code = complain(p, result);
 			break;
 		}
 		now(time, sizeof(time));
@@ -444,7 +462,7 @@ static enum ctl_exit cancel(struct program *p)
 		result = ncclsvc_cancel_session(p->session, (uint32_t)p->args.id, &cancelled);
 	deadline_stop();
 	if (result != NCCLSVC_OK) {
-		code = complain(result);
+		code = complain(p, result);
 		if (result == NCCLSVC_PERMISSION)
 			tell_admin(p);
 		return code;
@@ -453,6 +471,74 @@ static enum ctl_exit cancel(struct program *p)
 	struct view v = {.args = &p->args, .out = &out, .time = time};
 	view_cancelled(&v, cancelled);
 	return finish(&out, EXIT_GOOD);
+}
+
+static void progress(const struct program *p, const struct snapshot *s, uint64_t waited_ns)
+{
+	struct text line = TEXT_INIT(STDERR_FILENO);
+	const struct view v = {.args = &p->args, .s = s, .out = &line};
+	if (!isatty(STDERR_FILENO))
+		return;
+	text_add(&line, "\r\033[K");
+	if (view_drain_left(s))
+		view_drain_progress(&v, waited_ns);
+	text_flush(&line, true);
+	text_free(&line);
+}
+
+/* Looks again and again, until no session is left or the time is over. */
+static ncclsvc_result wait_for_jobs(struct program *p, struct snapshot *s)
+{
+	const uint64_t begin = snapshot_now_ns();
+	for (;;) {
+		deadline_start(p->args.timeout_ns, p->args.socket);
+		const ncclsvc_result result =
+			snapshot_take(p->session, lists_of(p->args.command), p->args.node, s);
+		deadline_stop();
+		const uint64_t waited = snapshot_now_ns() - begin;
+		if (result != NCCLSVC_OK || !p->args.wait)
+			return result;
+		progress(p, s, waited);
+		if (!view_drain_left(s) || (p->args.wait_ns && waited >= p->args.wait_ns))
+			break;
+		uint64_t nap = DRAIN_NS;
+		if (p->args.wait_ns && p->args.wait_ns - waited < nap)
+			nap = p->args.wait_ns - waited;
+		snapshot_free(s);
+		nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL);
+	}
+	if (isatty(STDERR_FILENO))
+		fputs("\r\033[K", stderr);
+	return NCCLSVC_OK;
+}
+
+static enum ctl_exit drain(struct program *p)
+{
+	char time[40];
+	struct snapshot s = {0};
+	struct text out = TEXT_INIT(STDOUT_FILENO);
+	deadline_start(p->args.timeout_ns, p->args.socket);
+	enum ctl_exit code = connect_or_complain(p);
+	if (code != EXIT_GOOD)
+		return code;
+	ncclsvc_result result = ncclsvc_drain(p->session, p->args.command == CTL_DRAIN);
+	deadline_stop();
+	if (result == NCCLSVC_OK)
+		result = wait_for_jobs(p, &s);
+	if (result != NCCLSVC_OK) {
+		code = complain(p, result);
+		if (result == NCCLSVC_PERMISSION)
+			tell_admin(p);
+		return code;
+	}
+	now(time, sizeof(time));
+	struct view v = {
+		.args = &p->args, .s = &s, .out = &out, .time = time, .colour = screen_colour()};
+	view_drain(&v);
+	code = p->args.wait && view_drain_left(&s) ? EXIT_LEFT : EXIT_GOOD;
+	snapshot_free(&s);
+	const enum ctl_exit written = finish(&out, EXIT_GOOD);
+	return written == EXIT_GOOD ? code : written;
 }
 
 static int groups(const struct ctl_args *args)
@@ -483,6 +569,9 @@ static int run(struct program *p)
 	}
 	case CTL_CANCEL:
 		return cancel(p);
+	case CTL_DRAIN:
+	case CTL_RESUME:
+		return drain(p);
 	case CTL_DOCTOR:
 		return doctor(&p->args);
 	case CTL_GROUPS:

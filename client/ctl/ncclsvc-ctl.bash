@@ -53,7 +53,7 @@ _ncclsvc_ctl()
 		--world | --local-size | --data | --horizontal | --pipeline) return ;;
 	*)
 		case $command in
-		"") words="$shown failures doctor groups dump cancel watch version help $globals" ;;
+		"") words="$shown failures doctor groups dump cancel drain resume watch version help $globals" ;;
 		cancel)
 			case $target in
 			"") words="task comm session $globals" ;;
@@ -79,6 +79,7 @@ _ncclsvc_ctl()
 		plan) words+=" --node --comm --rank" ;;
 		why) words+=" --node --after --lines" ;;
 		failures) words+=" --node --since --follow --comm --job" ;;
+		drain) words+=" --wait" ;;
 		dump) words+=" --comm --rank --pid --pytorch" ;;
 		groups) words+=" --world --local-size --data --horizontal --pipeline --rank" ;;
 		esac

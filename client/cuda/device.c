@@ -9,7 +9,7 @@
 #include "core/session_handle.h"
 #include "gpu_state.h"
 
-/* The session's GPU part, created at first use. NULL with the error set. Locked. */
+/* The session's GPU state, created at first use. NULL with the error set. Locked. */
 static struct gpu *gpu_get(ncclsvc_session *s)
 {
 	if (s->gpu)

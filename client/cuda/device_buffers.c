@@ -168,8 +168,8 @@ ncclsvc_result device_buffers_find(ncclsvc_session *s, struct gpu *g, struct op 
 		r = locate(s, g, &dst, since, &to, yielded);
 	if (r || *yielded)
 		return r;
-	op->region_entries[0] = from ? (uint16_t)(from - g->regions + 1) : 0;
-	op->region_entries[1] = to ? (uint16_t)(to - g->regions + 1) : 0;
+	op->regions.entries[0] = from ? (uint16_t)(from - g->regions + 1) : 0;
+	op->regions.entries[1] = to ? (uint16_t)(to - g->regions + 1) : 0;
 	op->record.src_region = from ? from->id : 0;
 	op->record.dst_region = to ? to->id : 0;
 	op->record.src_offset = from ? src.at - from->base : 0;

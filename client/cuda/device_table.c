@@ -199,7 +199,7 @@ void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task)
 	struct gpu *g = s->gpu;
 	uint16_t *pins = g->pins[task & (s->tasks.entries - 1)];
 	for (int i = 0; i < 2; i++) {
-		pins[i] = op->region_entries[i];
+		pins[i] = op->regions.entries[i];
 		if (pins[i])
 			device_entry_pin(s, pins[i]);
 	}

@@ -179,20 +179,20 @@ ncclsvc_result device_buffers_find(ncclsvc_session *s, struct gpu *g, struct op 
 ncclsvc_result device_buffers_find_all(ncclsvc_session *s, struct gpu *g, struct op *ops,
 				       unsigned n, uint64_t since, bool *yielded);
 
-/* lend.c: zeroed memory that the daemon has lent, mapped for the process's device. Not locked. */
+/* lend.c: zeroed memory that the daemon has a descriptor of, mapped here. Not locked. */
 struct lent {
 	CUdeviceptr at;
 	size_t bytes;
 	uint32_t region;
 	uint32_t generation; /* generation of the connection */
 };
-ncclsvc_result lent_map(ncclsvc_session *s, int32_t number, int device, size_t bytes,
-			struct lent *lent);
 /* The daemon forgets the region; the memory stays mapped. */
 void lent_forget(ncclsvc_session *s, const struct lent *lent);
-/* Maps an allocation that came as a file descriptor. The context must be current. */
+/* Map an allocation, whose handle the second takes. The context must be current. */
 CUresult shared_map(const struct cuda *cuda, int fd, CUdevice device, size_t bytes,
 		    CUdeviceptr *at);
+CUresult allocation_map(const struct cuda *cuda, CUmemGenericAllocationHandle handle,
+			CUdevice device, size_t bytes, CUdeviceptr *at);
 void shared_unmap(const struct cuda *cuda, CUdeviceptr at, size_t bytes);
 /* Frees all lent memory when the session closes. */
 void device_lent_free(struct gpu *g);

@@ -19,18 +19,14 @@ void shared_unmap(const struct cuda *cuda, CUdeviceptr at, size_t bytes)
 	cuda->cuMemAddressFree(at, bytes);
 }
 
-CUresult shared_map(const struct cuda *cuda, int fd, CUdevice device, size_t bytes, CUdeviceptr *at)
+CUresult allocation_map(const struct cuda *cuda, CUmemGenericAllocationHandle handle,
+			CUdevice device, size_t bytes, CUdeviceptr *at)
 {
-	CUmemGenericAllocationHandle handle;
 	CUmemAccessDesc access = {
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
 		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 	};
-	CUresult e = cuda->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
-							  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	if (e)
-		return e;
-	e = cuda->cuMemAddressReserve(at, bytes, 0, 0, 0);
+	CUresult e = cuda->cuMemAddressReserve(at, bytes, 0, 0, 0);
 	if (!e) {
 		e = cuda->cuMemMap(*at, bytes, 0, handle, 0);
 		if (e)
@@ -43,6 +39,14 @@ CUresult shared_map(const struct cuda *cuda, int fd, CUdevice device, size_t byt
 	if (e)
 		shared_unmap(cuda, *at, bytes);
 	return e;
+}
+
+CUresult shared_map(const struct cuda *cuda, int fd, CUdevice device, size_t bytes, CUdeviceptr *at)
+{
+	CUmemGenericAllocationHandle handle;
+	CUresult e = cuda->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
+							  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	return e ? e : allocation_map(cuda, handle, device, bytes, at);
 }
 
 /* Takes ownership of the fd. Not locked. */
@@ -90,8 +94,8 @@ static ncclsvc_result ask(ncclsvc_session *s, int32_t number, size_t bytes, int 
 	return r;
 }
 
-ncclsvc_result lent_map(ncclsvc_session *s, int32_t number, int device, size_t bytes,
-			struct lent *lent)
+static ncclsvc_result lent_map(ncclsvc_session *s, int32_t number, int device, size_t bytes,
+			       struct lent *lent)
 {
 	struct svc_region_lend_reply reply;
 	int fd;

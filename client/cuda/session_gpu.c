@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The steps of a submission, and the end of a session's GPU part. */
+ * The steps of a submission, and the end of a session's GPU state. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include "base/error.h"
-#include "captured_group.h"
 #include "core/comm_handle.h"
 #include "core/op.h"
 #include "core/session_handle.h"
+#include "cuda/capture/capture_graph.h"
+#include "cuda/capture/captured_group.h"
+#include "cuda/direct/peer.h"
+#include "cuda/direct/shares.h"
 #include "gpu_state.h"
-#include "peer_graph.h"
 #include "proto/names.h"
-#include "shares.h"
 
 /* Finds who starts the operation: its stream's timeline, the stream itself, or a graph. */
 static ncclsvc_result stream_prepare(ncclsvc_session *s, struct gpu *g, struct op *op,
@@ -24,21 +25,21 @@ static ncclsvc_result stream_prepare(ncclsvc_session *s, struct gpu *g, struct o
 	ncclsvc_result r = stream_look(g, comm->device, op->stream, &st);
 	if (r)
 		return r;
-	op->push = st.push;
-	op->captured = st.captured;
-	op->stream_started = !st.captured && captured_groups_due(s, comm_captures(comm), g->clock);
-	if (op->stream_started && op->planned)
+	op->route.push = st.push;
+	op->route.captured = st.captured;
+	op->route.stream_started = !st.captured && captured_groups_due(s, comm->capture, g->clock);
+	if (op->route.stream_started && op->planned)
 		return error_set(
 			NCCLSVC_UNSUPPORTED,
 			"%s: communicator %s has NCCL operations in CUDA graphs: use another "
 			"communicator for plans while these graphs exist",
 			svc_op_name(op->record.op), comm->label);
-	if (op->captured && op->detached)
-		return peer_cannot_detach();
-	if (op->captured) /* drivers before 12.5 cannot tell its GPU during a capture */
+	if (op->route.captured && op->detached)
+		return capture_cannot_detach();
+	if (op->route.captured) /* drivers before 12.5 cannot tell its GPU during a capture */
 		return op->planned || op->record.flags & SVC_TASK_AGREE ? stream_captured()
 									: NCCLSVC_OK;
-	if (!op->stream_started)
+	if (!op->route.stream_started)
 		return stream_find(s, g, op, &st, since, yielded);
 	r = stream_page(s, g, comm, &st, &address);
 	return r ? r : captured_group_prepare(s, op);
@@ -49,8 +50,8 @@ static void number_all(struct gpu *g, struct op *ops, unsigned n, bool finished)
 {
 	unsigned started = 0;
 	for (unsigned i = 0; i < n; i++) {
-		started += ops[i].stream_started;
-		if (ops[i].comm->device < 0 || ops[i].stream_started || ops[i].captured)
+		started += ops[i].route.stream_started;
+		if (ops[i].comm->device < 0 || ops[i].route.stream_started || ops[i].route.captured)
 			continue;
 		if (finished)
 			streams_number(g, &ops[i]);
@@ -100,7 +101,7 @@ static ncclsvc_result enqueue(ncclsvc_session *s, const struct op *ops, unsigned
 		if (ops[i].comm->device >= 0)
 			device_pin(s, &ops[i], s->tasks.next - n + i);
 	unsigned others = n;
-	while (others && ops[others - 1].stream_started)
+	while (others && ops[others - 1].route.stream_started)
 		others--;
 	ncclsvc_result started = NCCLSVC_OK, ended = NCCLSVC_OK;
 	/* All starts precede the first wait. */

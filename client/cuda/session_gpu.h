@@ -7,12 +7,13 @@
  *   lent memory, allocations, operations' buffers: lend.c, device_memory.c, device_buffers.c
  *   memory that is freed: device_forget.c
  *   streams and their timelines: page.c, stream.c
- *   the order of operations in CUDA graphs: peer_graph.c
- *   kernels and how they end: peer_messages.c, peer_kernel.c, peer_task.c, peer_submit.c
- *   memory shared with other ranks: shares.c, imports.c
- *   NCCL operations in graphs: captured_group.c
+ *   kernels and how they end, in direct/: peer_module.c, peer_messages.c, peer_kernel.c,
+ * peer_task.c CUDA graphs, and the order of operations on streams: capture/capture_graph.c
+ *   launching kernels: direct/peer_submit.c
+ *   memory shared with other ranks, in direct/: shares.c, import_map.c, import_table.c, importer.c
+ *   NCCL operations in graphs, in capture/: captured_group.c, captured_group_stream.c
  *   what streams do for tasks: stream_ops.c
- *   a member's part, from JOIN to LEAVE: peer.c
+ *   the life of a capture, and of kernels: direct/peer_memory.c, capture/capture.c, direct/peer.c
  *   submission, and the end: session_gpu.c
  */
 #ifndef CLIENT_CUDA_SESSION_GPU_H

@@ -2,13 +2,13 @@
  * The operations that tasks put on their streams, and waits of streams for tasks. */
 #include "base/error.h"
 #include "base/session_memory.h"
-#include "captured_group.h"
 #include "core/comm_handle.h"
 #include "core/op.h"
 #include "core/session_handle.h"
 #include "core/session_timeline.h"
+#include "cuda/capture/captured_group.h"
+#include "cuda/direct/peer.h"
 #include "gpu_state.h"
-#include "peer.h"
 
 static CUdeviceptr done_of(const struct pair *p)
 {

@@ -110,6 +110,10 @@ typedef struct ncclsvc_options {
 	 * pod, container or service (see libncclsvc(3)). The members' GPUs can access each other's
 	 * buffers. */
 	ncclsvc_admit admit;
+	/* How long the session waits by itself for the next daemon when the daemon ends (see
+	 * libncclsvc(3)); set the same value for all ranks. 0: $NCCLSVC_REATTACH_MS, else it does
+	 * not wait; negative: it does not wait. At most 3600000. */
+	int reattach_ms;
 } ncclsvc_options;
 
 /* Connects to a daemon and attaches. options may be NULL. On success the caller owns *session and
@@ -522,6 +526,11 @@ uint32_t ncclsvc_session_id(ncclsvc_session *session);
 ncclsvc_result ncclsvc_cancel_task(ncclsvc_session *session, uint64_t task, uint64_t *cancelled);
 ncclsvc_result ncclsvc_cancel_comm(ncclsvc_session *session, uint64_t comm, uint64_t *cancelled);
 ncclsvc_result ncclsvc_cancel_session(ncclsvc_session *session, uint32_t id, uint64_t *cancelled);
+
+/* on: the daemon takes no new jobs. Sessions of others than the tenants that are here can't get a
+ * ring or join (DRAINING); those go on, also with new processes. 0: it takes new jobs again. Only
+ * on the socket for administration. */
+ncclsvc_result ncclsvc_drain(ncclsvc_session *session, int on);
 
 /* An inspection-only session is an ordinary one opened with no_ring set. */
 

@@ -59,11 +59,12 @@ static void explain(const ncclsvc_daemon_info *d, char *text, size_t size)
 		snprintf(text, size, "restart this process once ncclsvc-ctl status shows it again");
 	else if (d->uid != geteuid())
 		snprintf(text, size,
-			 "it serves only the daemon's user, and this process belongs to another: "
-			 "run both as one user, or MPS for several users (ncclsvcd(8), SYSTEMD)");
+			 "it is for the daemon's tenant, and this process belongs to another user "
+			 "(ncclsvcd(8), GPUS)");
 	else if (!set || !*set)
 		snprintf(text, size,
-			 "CUDA was initialized before this library was loaded: preload it, or "
+			 "this process belongs to another job or pod than the daemon, or CUDA was "
+			 "initialized before this library was loaded: then preload it, or "
 			 "set " MPS_VARIABLE "=%s and " CUDA_CONNECTIONS_VARIABLE
 			 "=" CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_MAX) " for the process",
 			 d->mps_text);

@@ -17,7 +17,7 @@
 
 bool plan_stale(const ncclsvc_plan *p)
 {
-	return p->epoch != p->comm->epoch || p->generation != p->session->generation;
+	return p->epoch != p->comm->epoch || p->generation != session_connections(p->session);
 }
 
 ncclsvc_result plan_live(const ncclsvc_plan *p, const char *function)
@@ -85,7 +85,7 @@ static void committed(ncclsvc_session *s, struct call *call)
 	memcpy(&reply, call->body, sizeof(reply));
 	p->handle = reply.plan;
 	p->uid = reply.uid;
-	p->generation = s->generation;
+	p->generation = session_connections(s);
 }
 
 ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)

@@ -33,12 +33,12 @@ static uint64_t timeout_of(const struct ncclsvc_request *r)
 }
 
 /* The result of a refusal is ignored. */
-static unsigned gather(struct ncclsvc_request *r, unsigned parts, struct op *ops)
+static unsigned gather(struct ncclsvc_request *r, unsigned stages, struct op *ops)
 {
 	unsigned n = 0;
-	if (parts & AHEAD && r->has_ahead)
+	if (stages & AHEAD && r->has_ahead)
 		ops[n++] = r->ahead;
-	if (parts & DATA && r->has_data)
+	if (stages & DATA && r->has_data)
 		ops[n++] = r->data;
 	for (unsigned i = 0; i < n; i++) {
 		ops[i].record.timeout_ns = timeout_of(r);
@@ -49,10 +49,10 @@ static unsigned gather(struct ncclsvc_request *r, unsigned parts, struct op *ops
 }
 
 /* On a GPU, received data is copied in stream order: at once, unless the caller waits anyway. */
-static void submitted(struct ncclsvc_request *r, unsigned parts)
+static void submitted(struct ncclsvc_request *r, unsigned stages)
 {
-	const bool data = parts & DATA && r->has_data;
-	if (parts & AHEAD && r->has_ahead) {
+	const bool data = stages & DATA && r->has_data;
+	if (stages & AHEAD && r->has_ahead) {
 		r->ntasks += !r->result;
 		r->has_ahead = r->owes_ahead = false;
 	}
@@ -90,7 +90,7 @@ static ncclsvc_result check_epochs(const struct batch *b)
 }
 
 /* Submits this request alone, or with those behind it: all or nothing. */
-static ncclsvc_result submit(struct ncclsvc_request *first, bool alone, unsigned parts)
+static ncclsvc_result submit(struct ncclsvc_request *first, bool alone, unsigned stages)
 {
 	ncclsvc_session *s = first->lists->session;
 	struct op few[OPS_FEW], *ops = few;
@@ -102,7 +102,7 @@ static ncclsvc_result submit(struct ncclsvc_request *first, bool alone, unsigned
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	session_lock(s);
 	for (struct ncclsvc_request *r = first; r; r = next_of(r, alone))
-		n += gather(r, parts, ops + n);
+		n += gather(r, stages, ops + n);
 	result = check_epochs(first->batch);
 	if (!result && n > SVC_GROUP_TASKS)
 		result = error_argument("a group has at most %d tasks: these lists have %u",
@@ -113,21 +113,21 @@ static ncclsvc_result submit(struct ncclsvc_request *first, bool alone, unsigned
 	if (ops != few)
 		free(ops);
 	for (struct ncclsvc_request *r = first; !result && r; r = next_of(r, alone))
-		submitted(r, parts);
+		submitted(r, stages);
 	return result;
 }
 
 /* The same; if that fails, each request fails and submits its refusal on its own. False: the ring
  * is full. */
-static bool submit_or_refuse(struct ncclsvc_request *first, bool alone, unsigned parts)
+static bool submit_or_refuse(struct ncclsvc_request *first, bool alone, unsigned stages)
 {
-	ncclsvc_result result = submit(first, alone, parts);
+	ncclsvc_result result = submit(first, alone, stages);
 	if (!result || result == NCCLSVC_AGAIN)
 		return !result;
 	for (struct ncclsvc_request *r = first; r; r = next_of(r, alone))
 		request_fail(r, result);
 	for (struct ncclsvc_request *r = first; r; r = next_of(r, alone)) {
-		result = submit(r, true, parts);
+		result = submit(r, true, stages);
 		if (result == NCCLSVC_AGAIN)
 			return false;
 		if (result)
@@ -176,14 +176,14 @@ void batch_add(struct batch *b, struct ncclsvc_request *r)
 	b->ahead = b->ahead || r->shapes == NCCLSVC_SHAPES_AHEAD;
 }
 
-static unsigned first_parts(const struct batch *b)
+static unsigned first_stages(const struct batch *b)
 {
 	return b->ahead ? AHEAD : AHEAD | DATA;
 }
 
 bool batch_begin(struct batch *b)
 {
-	b->begun = b->begun || submit_or_refuse(b->first, false, first_parts(b));
+	b->begun = b->begun || submit_or_refuse(b->first, false, first_stages(b));
 	return b->begun;
 }
 
@@ -229,7 +229,7 @@ ncclsvc_result batch_join(struct batch *b, struct thread_state *t)
 	struct op ops[OPS_EACH];
 	ncclsvc_result result = NCCLSVC_OK;
 	for (struct ncclsvc_request *r = b->first; !result && r; r = r->next_in_batch) {
-		const unsigned n = gather(r, first_parts(b), ops);
+		const unsigned n = gather(r, first_stages(b), ops);
 		for (unsigned i = 0; !result && i < n; i++)
 			result = group_add(t, &ops[i]);
 	}
@@ -251,5 +251,5 @@ void batch_group_ended(struct batch *b, bool joined, ncclsvc_result result)
 		if (result)
 			request_fail(r, result);
 		else if (joined)
-			submitted(r, first_parts(b));
+			submitted(r, first_stages(b));
 }

@@ -30,8 +30,8 @@ struct batch *batch_new(ncclsvc_tensors *lists);
 void batch_add(struct batch *b, struct ncclsvc_request *r);
 /* Submits what goes ahead; if nothing does, the data too. False: the ring is full. */
 bool batch_begin(struct batch *b);
-/* Advances what goes ahead of the data, in parts. Each part is a task group of all requests that
- * have such a part, because two ranks may both send first. True: only data is missing. */
+/* Advances what goes ahead of the data, in steps. Each step is a task group of all requests that
+ * have one, because two ranks may both send first. True: only data is missing. */
 bool batch_go_on(struct batch *b);
 /* Submits the data that batch_go_on has left. False: the ring is full. */
 bool batch_submit_data(struct batch *b);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Collectives over lists. Each lays out the tensors one after the other in a buffer, and works on
  * it in place; AllReduce works on the tensors themselves if they are already laid out that way.
- * AllGather and ReduceScatter pad the buffer with zeros, so that every rank has an equal part.
+ * AllGather and ReduceScatter pad the buffer with zeros, so that every rank has an equal segment.
  * Bytes between tensors are neither read nor written. */
 #include <stdlib.h>
 
@@ -75,9 +75,9 @@ static ncclsvc_result check_aliases(const struct list *in, const struct list *ou
 	return NCCLSVC_OK;
 }
 
-static struct part part_of(const struct list *l, size_t i, uint64_t offset)
+static struct piece piece_of(const struct list *l, size_t i, uint64_t offset)
 {
-	return (struct part){l->tensors[i].data, offset, l->bytes[i]};
+	return (struct piece){l->tensors[i].data, offset, l->bytes[i]};
 }
 
 /* ---- The buffer ---- */
@@ -96,17 +96,17 @@ static ncclsvc_result fill(struct ncclsvc_request *r, const struct fused *f, boo
 	const int rank = r->lists->comm->rank;
 	size_t n = 0;
 	uint64_t at = 0;
-	struct part *parts = calloc(l->n, sizeof(*parts));
-	if (!parts)
+	struct piece *pieces = calloc(l->n, sizeof(*pieces));
+	if (!pieces)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	for (size_t i = 0; i < l->n; i++, at += l->bytes[i - 1])
 		if (l->bytes[i] && (!own || f->owners[i] == rank))
-			parts[n++] = part_of(l, i, at);
+			pieces[n++] = piece_of(l, i, at);
 	/* AllGather brings the other ranks' shares. */
 	const uint64_t share = f->partition.per_rank * f->size, start = (uint64_t)rank * share;
-	ncclsvc_result result = copy_in(r->lists, r->buffer, parts, n, own ? start : 0,
+	ncclsvc_result result = copy_in(r->lists, r->buffer, pieces, n, own ? start : 0,
 					own ? start + share : f->bytes, 0);
-	free(parts);
+	free(pieces);
 	return result;
 }
 
@@ -116,12 +116,12 @@ static ncclsvc_result plan_outputs(struct ncclsvc_request *r, const struct fused
 	const struct list *l = &r->outputs;
 	const int rank = r->lists->comm->rank;
 	uint64_t at = 0;
-	r->parts = calloc(l->n, sizeof(*r->parts));
-	if (!r->parts)
+	r->pieces = calloc(l->n, sizeof(*r->pieces));
+	if (!r->pieces)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	for (size_t i = 0; i < l->n; i++, at += l->bytes[i - 1])
 		if (l->bytes[i] && (!own || f->owners[i] == rank))
-			r->parts[r->nparts++] = part_of(l, i, at);
+			r->pieces[r->npieces++] = piece_of(l, i, at);
 	r->copies_out = true;
 	return NCCLSVC_OK;
 }
@@ -195,7 +195,7 @@ static ncclsvc_result plan_through(struct ncclsvc_request *r, const struct fused
 	for (size_t i = 0; i < l->n; i++) {
 		if (!l->bytes[i] || f->owners[i] == r->lists->comm->rank)
 			continue;
-		r->through[r->nthrough] = part_of(l, i, 0);
+		r->through[r->nthrough] = piece_of(l, i, 0);
 		r->through_to[r->nthrough++] = r->outputs.tensors[i].data;
 	}
 	return NCCLSVC_OK;
@@ -220,8 +220,8 @@ static ncclsvc_result own_inputs_placed(struct ncclsvc_request *r, const struct 
 	return result;
 }
 
-static ncclsvc_result prepare_parts(struct ncclsvc_request *r, const struct call_of *c,
-				    struct fused *f)
+static ncclsvc_result prepare_buffer(struct ncclsvc_request *r, const struct call_of *c,
+				     struct fused *f)
 {
 	bool gather = c->op == NCCLSVC_ALL_GATHER;
 	ncclsvc_result result = gather ? own_inputs_placed(r, f) : list_placed(r->lists, &r->list);
@@ -244,7 +244,7 @@ static ncclsvc_result prepare_fused(struct ncclsvc_request *r, const struct call
 	if (!result)
 		result = measure(r, &f);
 	if (!result)
-		result = prepare_parts(r, c, &f);
+		result = prepare_buffer(r, c, &f);
 	if (!result) {
 		uint64_t share = f.partition.per_rank;
 		char *whole = r->buffer->at;

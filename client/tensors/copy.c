@@ -86,27 +86,27 @@ static bool together(const ncclsvc_tensors *l, const char *a, const char *b)
 }
 
 /* Parts that are contiguous on both sides are copied as one, because each copy has a cost. */
-static size_t run_of(const ncclsvc_tensors *l, const struct part *parts, size_t i, size_t n,
+static size_t run_of(const ncclsvc_tensors *l, const struct piece *pieces, size_t i, size_t n,
 		     uint64_t *bytes)
 {
 	size_t end = i + 1;
-	*bytes = parts[i].bytes;
-	while (end < n && parts[end].at == parts[i].at + *bytes &&
-	       parts[end].offset == parts[i].offset + *bytes &&
-	       together(l, parts[i].at, parts[end].at))
-		*bytes += parts[end++].bytes;
+	*bytes = pieces[i].bytes;
+	while (end < n && pieces[end].at == pieces[i].at + *bytes &&
+	       pieces[end].offset == pieces[i].offset + *bytes &&
+	       together(l, pieces[i].at, pieces[end].at))
+		*bytes += pieces[end++].bytes;
 	return end;
 }
 
 static CUresult put_all(ncclsvc_tensors *l, const struct use *u, char *buffer,
-			const struct part *parts, size_t n, bool in)
+			const struct piece *pieces, size_t n, bool in)
 {
 	CUresult e = CUDA_SUCCESS;
 	uint64_t bytes;
 	for (size_t i = 0, end; !e && i < n; i = end) {
-		char *at = buffer + parts[i].offset;
-		end = run_of(l, parts, i, n, &bytes);
-		e = in ? put(l, u, at, parts[i].at, bytes) : put(l, u, parts[i].at, at, bytes);
+		char *at = buffer + pieces[i].offset;
+		end = run_of(l, pieces, i, n, &bytes);
+		e = in ? put(l, u, at, pieces[i].at, bytes) : put(l, u, pieces[i].at, at, bytes);
 	}
 	return e;
 }
@@ -123,12 +123,12 @@ static CUresult clear(const ncclsvc_tensors *l, const struct use *u, char *at, u
 
 /* Bytes of an earlier list must not be sent with this one. */
 static CUresult clear_gaps(const ncclsvc_tensors *l, const struct use *u, char *buffer,
-			   const struct part *parts, size_t n, uint64_t at, uint64_t end)
+			   const struct piece *pieces, size_t n, uint64_t at, uint64_t end)
 {
 	CUresult e = CUDA_SUCCESS;
 	for (size_t i = 0; !e && i < n; i++) {
-		e = clear(l, u, buffer + at, parts[i].offset - at);
-		at = parts[i].offset + parts[i].bytes;
+		e = clear(l, u, buffer + at, pieces[i].offset - at);
+		at = pieces[i].offset + pieces[i].bytes;
 	}
 	return e ? e : clear(l, u, buffer + at, end - at);
 }
@@ -158,7 +158,7 @@ static CUresult mark(const struct use *u, CUevent *event)
 	return e;
 }
 
-ncclsvc_result copy_in(ncclsvc_tensors *l, struct stage_buffer *buffer, const struct part *parts,
+ncclsvc_result copy_in(ncclsvc_tensors *l, struct stage_buffer *buffer, const struct piece *pieces,
 		       size_t n, uint64_t start, uint64_t end, uint64_t layout)
 {
 	struct use u;
@@ -167,9 +167,9 @@ ncclsvc_result copy_in(ncclsvc_tensors *l, struct stage_buffer *buffer, const st
 	if (r)
 		return r;
 	if (!layout || buffer->clean != layout)
-		e = clear_gaps(l, &u, buffer->at, parts, n, start, end);
+		e = clear_gaps(l, &u, buffer->at, pieces, n, start, end);
 	if (!e)
-		e = put_all(l, &u, buffer->at, parts, n, true);
+		e = put_all(l, &u, buffer->at, pieces, n, true);
 	buffer->clean = e ? 0 : layout;
 	if (on_gpu(l)) {
 		const CUresult marked = mark(&u, &buffer->copied);
@@ -186,7 +186,7 @@ static ncclsvc_result after(ncclsvc_tensors *l, const struct use *u, ncclsvc_tas
 }
 
 ncclsvc_result copy_out(ncclsvc_tensors *l, const struct stage_buffer *buffer,
-			const struct part *parts, size_t n, ncclsvc_task task, CUevent *event)
+			const struct piece *pieces, size_t n, ncclsvc_task task, CUevent *event)
 {
 	struct use u;
 	CUresult e = CUDA_SUCCESS;
@@ -196,14 +196,14 @@ ncclsvc_result copy_out(ncclsvc_tensors *l, const struct stage_buffer *buffer,
 	if (on_gpu(l))
 		r = after(l, &u, task);
 	if (!r)
-		e = put_all(l, &u, buffer->at, parts, n, false);
+		e = put_all(l, &u, buffer->at, pieces, n, false);
 	if (!r && !e && on_gpu(l) && event)
 		e = mark(&u, event);
 	ncclsvc_result finished = finish(&u, e);
 	return r ? r : finished;
 }
 
-ncclsvc_result copy_through(ncclsvc_tensors *l, const struct part *from, char *const *at, size_t n)
+ncclsvc_result copy_through(ncclsvc_tensors *l, const struct piece *from, char *const *at, size_t n)
 {
 	struct use u;
 	CUresult e = CUDA_SUCCESS;

@@ -4,8 +4,8 @@
  * lists differ.
  *
  * Members have compared one word for each list. To find the first tensor that differs, they compare
- * digests of parts of their lists: of up to PARTS parts each time, then of the parts of the first
- * part that differs, and in the end one tensor. All that they say is an answer to the same
+ * digests of slices of their lists: of up to SLICES slices each time, then of those of the first
+ * slice that differs, and in the end one tensor. All that they say is an answer to the same
  * question, since all know the same digests: nobody leads. It takes as many messages as the list's
  * length has digits, and DESCRIBE_MS at most. */
 #include <stdio.h>
@@ -21,11 +21,11 @@
 #include "proto/printable.h"
 #include "tensors.h"
 
-#define DESCRIBE_MS    1000 /* a rank that is told of the failure says its part at once */
+#define DESCRIBE_MS    1000 /* a rank that is told of the failure answers at once */
 #define ASK_AGAIN_NS   1000000
 #define SENTENCE_BYTES 200
 #define WORDS	       (SVC_DESCRIPTION_BYTES / sizeof(uint64_t))
-#define PARTS	       (WORDS - 1)
+#define SLICES	       (WORDS - 1)
 
 _Static_assert(SENTENCE_BYTES < SVC_DESCRIPTION_BYTES, "a sentence and its NUL");
 
@@ -130,15 +130,15 @@ struct range {
 	size_t from, to;
 };
 
-static struct range part_of(struct range r, size_t i)
+static struct range slice_of(struct range r, size_t i)
 {
-	const size_t n = r.to - r.from, parts = n < PARTS ? n : PARTS;
-	if (i >= parts)
+	const size_t n = r.to - r.from, slices = n < SLICES ? n : SLICES;
+	if (i >= slices)
 		return (struct range){r.to, r.to};
-	return (struct range){r.from + n * i / parts, r.from + n * (i + 1) / parts};
+	return (struct range){r.from + n * i / slices, r.from + n * (i + 1) / slices};
 }
 
-/* How many they are, and of one: type and dimensions; of more: a digest of each part. */
+/* How many they are, and of one: type and dimensions; of more: a digest of each slice. */
 static void describe(const struct list *l, struct range r, uint64_t words[WORDS])
 {
 	memset(words, 0, WORDS * sizeof(words[0]));
@@ -151,13 +151,13 @@ static void describe(const struct list *l, struct range r, uint64_t words[WORDS]
 			words[k + 3] = (uint64_t)t->dims[k];
 		return;
 	}
-	for (size_t i = 0; i < PARTS; i++) {
-		const struct range part = part_of(r, i);
-		words[1 + i] = digest_tensors(l->tensors + part.from, part.to - part.from);
+	for (size_t i = 0; i < SLICES; i++) {
+		const struct range slice = slice_of(r, i);
+		words[1 + i] = digest_tensors(l->tensors + slice.from, slice.to - slice.from);
 	}
 }
 
-/* The question: how often the list was divided, and where the part begins. (Where it ends may
+/* The question: how often the list was divided, and where the slice begins. (Where it ends may
  * differ.) */
 static uint64_t about(uint64_t word, unsigned depth, struct range r)
 {
@@ -229,11 +229,11 @@ static bool ask(const struct exchange *e, const struct list *l, uint64_t word,
 		    about(like_a ? st->value_b : st->value_a, e->depth, r), other);
 }
 
-/* The first of the parts whose digests differ; PARTS: none. */
+/* The first of the slices whose digests differ; SLICES: none. */
 static size_t first_difference(const uint64_t a[WORDS], const uint64_t b[WORDS])
 {
 	size_t i = 0;
-	while (i < PARTS && a[1 + i] == b[1 + i])
+	while (i < SLICES && a[1 + i] == b[1 + i])
 		i++;
 	return i;
 }
@@ -254,7 +254,7 @@ bool lists_compare(ncclsvc_tensors *lists, const struct list *list, uint64_t wor
 		}
 		if (a[0] == 1)
 			return tell_tensor(&both, r.from);
-		r = part_of(r, first_difference(a, b));
+		r = slice_of(r, first_difference(a, b));
 		e.depth++;
 		if (r.from == r.to)
 			return false;

@@ -203,17 +203,17 @@ char *list_in_place(const ncclsvc_tensors *lists, const struct list *l, bool gap
 char *list_in_a_row(const ncclsvc_tensors *lists, const struct list *l, uint64_t *bytes)
 {
 	uintptr_t base = 0;
-	size_t parts = 0;
+	size_t n = 0;
 	bool row = true;
 	*bytes = 0; /* no overflow: the aggregated size is at least as large */
 	for (size_t i = 0; i < l->n; i++) {
 		uintptr_t at = (uintptr_t)l->tensors[i].data;
 		if (!l->bytes[i])
 			continue;
-		base = parts++ ? base : at;
+		base = n++ ? base : at;
 		row = row && at - base == *bytes;
 		*bytes += l->bytes[i];
 	}
-	const bool one = parts == 1 || (row && one_allocation(lists, l, (char *)base, *bytes));
-	return parts && one ? (char *)base : NULL;
+	const bool one = n == 1 || (row && one_allocation(lists, l, (char *)base, *bytes));
+	return n && one ? (char *)base : NULL;
 }

@@ -50,7 +50,7 @@ void request_drop(struct ncclsvc_request *r)
 	list_free(&r->list);
 	list_free(&r->outputs);
 	list_free(&r->allowed);
-	free(r->parts);
+	free(r->pieces);
 	free(r->through);
 	free(r->through_to);
 	free(r->words);
@@ -205,7 +205,7 @@ ncclsvc_result request_copy_out(struct ncclsvc_request *r, ncclsvc_task after)
 	if (r->nthrough)
 		result = copy_through(r->lists, r->through, r->through_to, r->nthrough);
 	if (!result && r->copies_out)
-		result = copy_out(r->lists, r->buffer, r->parts, r->nparts, after, &r->event);
+		result = copy_out(r->lists, r->buffer, r->pieces, r->npieces, after, &r->event);
 	r->copies_out = false;
 	r->nthrough = 0;
 	nvtx_stop(range);

@@ -7,7 +7,7 @@
 #include "plan/member_plan.h"
 #include "tensors.h"
 
-#define TASKS_MAX 3 /* what goes ahead, in two parts, and the data */
+#define TASKS_MAX 3 /* what goes ahead, in two steps, and the data */
 
 struct ncclsvc_request {
 	ncclsvc_tensors *lists;
@@ -45,10 +45,10 @@ struct ncclsvc_request {
 	ncclsvc_allocate *allocate;
 	void *arg;
 	struct list list, outputs, allowed;
-	struct part *parts; /* copied out at the end */
-	size_t nparts;
-	bool copies_out;      /* the prepared task receives them */
-	struct part *through; /* copied from tensor to tensor at the end */
+	struct piece *pieces; /* copied out at the end */
+	size_t npieces;
+	bool copies_out;       /* the prepared task receives them */
+	struct piece *through; /* copied from tensor to tensor at the end */
 	char **through_to;
 	size_t nthrough;
 	char *at; /* the aggregated buffer */

@@ -143,15 +143,15 @@ static struct ncclsvc_request *make(ncclsvc_tensors *l, const ncclsvc_message *m
 	return r;
 }
 
-static ncclsvc_result make_parts(struct ncclsvc_request *r)
+static ncclsvc_result make_pieces(struct ncclsvc_request *r)
 {
-	r->parts = calloc(r->list.n + 1, sizeof(*r->parts));
-	if (!r->parts)
+	r->pieces = calloc(r->list.n + 1, sizeof(*r->pieces));
+	if (!r->pieces)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	for (size_t i = 0; i < r->list.n; i++)
 		if (r->list.bytes[i])
-			r->parts[r->nparts++] = (struct part){r->list.tensors[i].data,
-							      r->list.offsets[i], r->list.bytes[i]};
+			r->pieces[r->npieces++] = (struct piece){
+				r->list.tensors[i].data, r->list.offsets[i], r->list.bytes[i]};
 	return NCCLSVC_OK;
 }
 
@@ -164,14 +164,14 @@ static ncclsvc_result pack(struct ncclsvc_request *r)
 	r->at = list_in_place(r->lists, &r->list, true);
 	if (r->at || !r->list.total)
 		return NCCLSVC_OK;
-	ncclsvc_result result = make_parts(r);
+	ncclsvc_result result = make_pieces(r);
 	if (!result)
 		result = buffer_get(r->lists, r->list.total, &r->buffer);
 	if (result)
 		return result;
 	range = nvtx_start("SendMemcpy", r->tag, r->peer);
 	r->at = r->buffer->at;
-	result = copy_in(r->lists, r->buffer, r->parts, r->nparts, 0, r->list.total,
+	result = copy_in(r->lists, r->buffer, r->pieces, r->npieces, 0, r->list.total,
 			 digest_tensors(r->list.tensors, r->list.n));
 	nvtx_stop(range);
 	return result;
@@ -249,7 +249,7 @@ static ncclsvc_result place(struct ncclsvc_request *r)
 	r->at = list_in_place(r->lists, &r->list, r->flags & NCCLSVC_MESSAGE_ONE_BUFFER);
 	if (r->at)
 		return NCCLSVC_OK;
-	result = make_parts(r);
+	result = make_pieces(r);
 	if (!result)
 		result = buffer_get(r->lists, r->list.total, &r->buffer);
 	if (result)

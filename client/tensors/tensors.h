@@ -146,24 +146,25 @@ ncclsvc_result buffers_free(ncclsvc_tensors *lists); /* all of them, which are i
 
 /* ---- copy.c: host memory at once, GPU memory on the request's stream ---- */
 
-struct part {
+/* What is copied between a tensor and the buffer. */
+struct piece {
 	char *at;	 /* in the tensor */
 	uint64_t offset; /* in the buffer */
 	uint64_t bytes;
 };
 
-/* Copies the n parts, in ascending order, to the buffer, and zeroes the gaps between start and end.
- * layout: a digest of all this, or 0 to clear the gaps again. */
+/* Copies the n pieces, in ascending order, to the buffer, and zeroes the gaps between start and
+ * end. layout: a digest of all this, or 0 to clear the gaps again. */
 ncclsvc_result copy_in(ncclsvc_tensors *lists, struct stage_buffer *buffer,
-		       const struct part *parts, size_t n, uint64_t start, uint64_t end,
+		       const struct piece *pieces, size_t n, uint64_t start, uint64_t end,
 		       uint64_t layout);
 /* On a GPU, copies after the task, if there is one, and records *event (event may be NULL) behind
  * the copy; the caller owns it. */
 ncclsvc_result copy_out(ncclsvc_tensors *lists, const struct stage_buffer *buffer,
-			const struct part *parts, size_t n, ncclsvc_task task,
+			const struct piece *pieces, size_t n, ncclsvc_task task,
 			struct CUevent_st **event);
 /* Copies from tensor to tensor, unless they are the same. at: the destinations. */
-ncclsvc_result copy_through(ncclsvc_tensors *lists, const struct part *from, char *const *at,
+ncclsvc_result copy_through(ncclsvc_tensors *lists, const struct piece *from, char *const *at,
 			    size_t n);
 /* IN_PROGRESS, OK or an error. Frees the event unless IN_PROGRESS. */
 ncclsvc_result copy_done(ncclsvc_tensors *lists, struct CUevent_st **event);

@@ -200,8 +200,7 @@ static bool is_alive(int pidfd)
 	return !syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) || errno == EPERM;
 }
 
-/* A container that has the daemon in it is all that there is. */
-static bool is_own(const struct tenant *t)
+static bool is_own_unit(const struct tenant *t)
 {
 	static struct tenant own;
 	char text[TEXT_BYTES];
@@ -222,9 +221,15 @@ void tenant_of_peer(int fd, int32_t pid, uint32_t uid, struct tenant *t,
 	if (pidfd >= 0)
 		close(pidfd);
 	tenant_of_text(uid, text, t);
-	/* A pod's process may connect and exit, and leave the socket to a child. */
-	t->confined = !text[0] || (t->confined && !is_own(t));
+	/* A pod's process may connect and exit, and leave the socket to a child. A container that
+	 * has the daemon in it is all that there is. */
+	t->confined = !text[0] || (t->confined && !is_own_unit(t));
 	svc_cgroup_name(text, cgroup);
+}
+
+bool tenant_is_own(const struct tenant *t)
+{
+	return t->uid == geteuid() && !t->confined && is_own_unit(t);
 }
 
 /* ---- For people ---- */

@@ -38,6 +38,9 @@ void tenant_of_text(uint32_t uid, const char *text, struct tenant *t);
 void tenant_of_peer(int fd, int32_t pid, uint32_t uid, struct tenant *t,
 		    char cgroup[NCCLSVC_JOB_BYTES]);
 
+/* True if the daemon itself belongs to this tenant of a peer. */
+bool tenant_is_own(const struct tenant *t);
+
 /* The unit's name for people: "job_12", "pod UID", a service; empty without a unit. Printable
  * ASCII, padded with zeros. Returns name. */
 char *tenant_name(const struct tenant *t, char name[NCCLSVC_JOB_BYTES]);

@@ -51,6 +51,8 @@ struct config {
 	int drain_seconds;
 	int keepalive_seconds;
 	int worker_seconds;
+	int worker_idle;		       /* seconds; 0: workers run permanently */
+	int idle_release;		       /* seconds; 0: never */
 	int stuck_after;		       /* seconds; 0: waits are not watched */
 	char mps[NCCLSVC_MPS_DIRECTORY_BYTES]; /* "off" or a directory; empty: choose */
 	int transport;			       /* enum config_transport */

@@ -4,9 +4,9 @@
  * what, and what happens then. No other file defines one (tests/unit/test_one_place checks that).
  *
  * Not here: deadlines set by users (a task's timeout, and the configuration's hello_seconds,
- * drain_seconds, keepalive_seconds, worker_seconds, comm_idle_seconds, cluster_seconds,
- * stuck_after); polling times (spin.h, which clients share); promises of the protocol
- * (svc_limits.h). */
+ * drain_seconds, keepalive_seconds, worker_seconds, worker_idle, idle_release, comm_idle_seconds,
+ * cluster_seconds, stuck_after); polling times (spin.h, which clients share); promises of the
+ * protocol (svc_limits.h). */
 #ifndef DAEMON_TIMINGS_H
 #define DAEMON_TIMINGS_H
 #include <stdint.h>

@@ -87,6 +87,9 @@ void comm_event(struct communicator *m, ncclsvc_epoch_cause cause);
 
 /* 0: the session is at its limit. */
 uint32_t comm_new_handle(struct session *c, struct communicator *m, int32_t rank);
+/* This handle; 0: it is taken, or beyond the limit. */
+uint32_t comm_claim_handle(struct session *c, struct communicator *m, int32_t rank,
+			   uint32_t handle);
 void comm_vacate(struct communicator *m, struct member *member, uint32_t state);
 
 /* ---- comm.c ---- */
@@ -122,6 +125,11 @@ void comm_gpu_lost(struct communicator *m, int result, int32_t rank);
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b);
 /* Ends every epoch for this reason, without blaming a member. */
 void comm_close_all(struct comms *s, int reason);
+
+/* ---- nccl/nccl_use.c: the scheduler's events of these names ---- */
+
+void comm_event_nccl_wanted(struct comms *s, uint32_t slot, uint32_t epoch);
+void comm_event_nccl_taken(struct comms *s, uint32_t slot, uint32_t epoch, bool taken);
 
 /* ---- gpu.c ---- */
 

@@ -38,6 +38,7 @@ struct member {
 	uint64_t redops; /* bitmap: may exist in its worker, which was not told to free them */
 	bool fresh;	 /* this JOIN created the handle, which goes if the JOIN fails */
 	bool overdue;	 /* the rendezvous was asked which ranks are missing */
+	uint8_t resume;	 /* enum svc_resume_kind of its JOIN; 0: it is a new one */
 	bool fail_fast;	 /* its JOIN has SVC_JOIN_FAIL_FAST */
 	bool late;	 /* its JOIN's deadline has passed in this attempt to join */
 };
@@ -72,12 +73,19 @@ struct communicator {
 	char job[NCCLSVC_JOB_BYTES]; /* of the member that joined first of those here; empty:
 					unknown */
 	bool world;
-	bool cuda;		     /* its members' devices are GPUs */
-	bool out_of_reach;	     /* a member cannot map another's memory, so no kernels */
-	unsigned reply_opcode;	     /* what its members wait for: JOIN or SPLIT */
-	struct nccl_comm *nccl_comm; /* while an epoch runs or is about to begin */
-	struct account *account;     /* of the owner; also its members', unless it admits others */
-	ncclsvc_admit admit;	     /* as the first JOIN said */
+	bool cuda;	       /* its members' devices are GPUs */
+	bool out_of_reach;     /* a member cannot map another's memory, so no kernels */
+	uint32_t lineage;      /* of the running epoch (svc_join_reply); or what JOINs resume */
+	uint32_t left_lineage; /* a member of this one had left: it cannot be continued */
+	unsigned reply_opcode; /* what its members wait for: JOIN or SPLIT */
+	/* While an epoch runs or is about to begin; NULL in an epoch of one node that uses only
+	 * kernels. */
+	struct nccl_comm *nccl_comm;
+	bool nccl_wanted;		/* an operation of the running epoch waits for it */
+	bool nccl_asked;		/* the scheduler was asked whether it is unused */
+	struct redop_call *redop_calls; /* that wait for it */
+	struct account *account; /* of the owner; also its members', unless it admits others */
+	ncclsvc_admit admit;	 /* as the first JOIN said */
 	uint32_t nranks, epoch;
 	uint64_t failure; /* the last, since the epoch began: failures/; 0: none */
 	uint64_t failure_ns;

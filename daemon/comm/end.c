@@ -38,6 +38,7 @@ static void end_epoch(struct communicator *m, ncclsvc_epoch_cause cause, const n
 	const uint32_t node = lost_node(why);
 	const bool failure = recorder_dump_wanted(m, reported);
 	comm_event_for(m, cause, reported);
+	m->nccl_wanted = false;
 	if (failure)
 		recorder_dump_for(m, reported);
 	comm_split_failed(m, reported->result, reported_rank);

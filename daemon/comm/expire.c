@@ -11,6 +11,7 @@
 #include "base/loop.h"
 #include "base/timings.h"
 #include "comm.h"
+#include "comm_gpus.h"
 #include "comms.h"
 #include "consequences.h"
 #include "gpu/nccl_comm.h"
@@ -41,6 +42,7 @@ static void expire_communicator(struct comms *s, struct communicator *m, uint64_
 	next = earlier(next, plan_expire(m, now));
 	if (m->cuda && m->start)
 		comm_try_start(s, m);
+	comm_try_give(s, m);
 	next = earlier(next, expire_draining(m, now));
 	if (comm_is_forgettable(m)) {
 		const uint64_t end = comm_idle_end(m);

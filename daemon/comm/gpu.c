@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Communicators of GPUs: preparations for an epoch. */
 #include "gpu/gpu.h"
+#include "base/config.h"
 #include "base/timings.h"
 #include "comm.h"
 #include "comm_gpus.h"
@@ -8,11 +9,18 @@
 #include "coord/messages.h"
 #include "gpu/nccl_comm.h"
 #include "memory/memory.h"
+#include "peer/comm_peer.h"
 #include "peer/shared_gpu.h"
 #include "remote.h"
 
-/* Without NCCL: do all workers of this node's members run, and know their timelines? */
-static bool workers_ready(struct comms *s, struct communicator *m)
+/* Does the worker know the session's timelines, and have all of its memory? */
+static bool session_known(struct comms *s, struct gpu *g, struct session *c)
+{
+	return gpu_session_known(s->memory, g, c) && !c->restoring;
+}
+
+/* Do all workers of this node's members run, and know their timelines? */
+static bool staged_ready(struct comms *s, struct communicator *m)
 {
 	bool known = true;
 	for (uint32_t k = 0; k < m->nranks; k++) {
@@ -22,7 +30,7 @@ static bool workers_ready(struct comms *s, struct communicator *m)
 		struct gpu *g = s->gpus->gpu[member->device];
 		if (g->info.state != NCCLSVC_DEVICE_READY)
 			return false;
-		known = gpu_session_known(s->memory, g, member->session) && known;
+		known = session_known(s, g, member->session) && known;
 	}
 	return known;
 }
@@ -73,28 +81,44 @@ void comm_pool_withdraw(struct communicator *m, int result, int32_t rank)
 
 /* ---- Readiness ---- */
 
+static bool workers_ready(struct comms *s, struct communicator *m)
+{
+	bool ready = true, known = true;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		if (!comm_is_member_here(m, k))
+			continue;
+		if (!m->members[k].session)
+			return false;
+		struct gpu *g = s->gpus->gpu[m->members[k].device];
+		gpu_need(g);
+		ready = ready && gpu_serves(g) && !nccl_comm_stuck(g);
+	}
+	for (uint32_t k = 0; ready && k < m->nranks; k++)
+		if (comm_is_member_here(m, k))
+			known = session_known(s, s->gpus->gpu[m->members[k].device],
+					      m->members[k].session) &&
+				known;
+	return ready && known;
+}
+
+bool comm_needs_no_nccl(struct comms *s, const struct communicator *m)
+{
+	struct shared_gpu shared;
+	if (comm_needs_kernels(m, &shared))
+		return true;
+	return s->config->worker_idle && !s->gpus->staging && !comm_across_nodes(m) &&
+	       peer_is_possible(m);
+}
+
 /* True: every worker runs and knows its member's timelines, and NCCL has a communicator. Otherwise
  * requests the missing parts; the answer leads back here. */
 bool comm_gpus_ready(struct comms *s, struct communicator *m)
 {
-	struct shared_gpu shared;
-	bool known = true;
 	if (being_acquired(m))
 		return false;
-	const bool kernels = comm_needs_kernels(m, &shared);
-	if (kernels)
-		nccl_comm_release(&m->nccl_comm); /* of an attempt with other GPUs */
-	if (s->gpus->staging || kernels)
-		return workers_ready(s, m);
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		if (!comm_is_member_here(m, k))
-			continue;
-		struct gpu *g = s->gpus->gpu[m->members[k].device];
-		if (g->info.state != NCCLSVC_DEVICE_READY || nccl_comm_stuck(g))
-			return false;
-		known = gpu_session_known(s->memory, g, m->members[k].session) && known;
-	}
-	if (!known)
+	if (s->gpus->staging)
+		return staged_ready(s, m);
+	if (!workers_ready(s, m))
 		return false;
 	const struct nccl_comm_want w = comm_want(m);
 	if (nccl_comm_fits(m->nccl_comm, &w))

@@ -217,6 +217,61 @@ static bool world_rank_is_ours(struct comms *s, struct session *c, uint32_t seri
 	return false;
 }
 
+/* Members that continue an epoch of the previous daemon wait only for each other, and for JOINs
+ * that the previous daemon has not answered. A new process has nothing to continue. */
+static bool resume_fits(struct session *c, struct communicator *m, uint32_t serial, int32_t rank,
+			const struct svc_resume *resume)
+{
+	int32_t other = -1;
+	bool lineage = true;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const struct member *member = &m->members[k];
+		if (member->state != NCCLSVC_MEMBER_JOINING || (int32_t)k == rank)
+			continue;
+		if (resume->kind == SVC_RESUME_COMM ? !member->resume
+						    : member->resume == SVC_RESUME_COMM)
+			other = (int32_t)k;
+		if (resume->kind == SVC_RESUME_COMM && member->resume == SVC_RESUME_COMM)
+			lineage = lineage && m->lineage == resume->lineage;
+	}
+	if (!resume->kind && other >= 0)
+		comm_fail_joins(m->comms, m, NCCLSVC_PEER_GONE, rank,
+				"another process has joined with a rank of the epoch that the "
+				"restarted daemon was to continue");
+	if (resume->kind != SVC_RESUME_COMM)
+		return true;
+	if (other >= 0)
+		comm_turn_away(c, m, serial, rank, NCCLSVC_PEER_GONE,
+			       "the epoch cannot be continued: rank %d (pid %d) has joined anew",
+			       other, m->members[other].pid);
+	else if (m->left_lineage == resume->lineage)
+		comm_turn_away(c, m, serial, rank, NCCLSVC_PEER_GONE,
+			       "the epoch cannot be continued: a member had left it");
+	else if (!lineage || epoch_held(&m->life) || m->begun || m->comms->cluster || m->cuda)
+		comm_turn_away(c, m, serial, rank, NCCLSVC_STALE_EPOCH,
+			       "the epoch cannot be continued: this daemon has begun another one");
+	else
+		return true;
+	return false;
+}
+
+/* This process had left the epoch that others may want to continue. */
+static void note_left(struct session *c, struct communicator *m, uint32_t serial, int32_t rank,
+		      const struct svc_resume *resume)
+{
+	bool waits = false;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		waits |= m->members[k].state == NCCLSVC_MEMBER_JOINING &&
+			 m->members[k].resume == SVC_RESUME_COMM;
+	if (!m->begun)
+		m->left_lineage = resume->lineage;
+	if (waits && m->lineage == resume->lineage && !epoch_held(&m->life))
+		comm_fail_joins(m->comms, m, NCCLSVC_PEER_GONE, rank,
+				"the epoch cannot be continued: a member had left it");
+	comm_note_idle(m);
+	session_error(c, SVC_JOIN, serial, NCCLSVC_CANCELLED, "the epoch was left");
+}
+
 static void begin_attempt(struct communicator *m)
 {
 	m->refused.pid = 0;
@@ -226,10 +281,12 @@ static void begin_attempt(struct communicator *m)
 }
 
 static void take_rank(struct comms *s, struct session *c, struct communicator *m, int32_t rank,
-		      uint32_t serial, const struct svc_join *j)
+		      uint32_t serial, const struct svc_join *j, const struct svc_resume *resume)
 {
 	struct member *member = &m->members[rank];
-	const uint32_t handle = comm_alive(member) ? member->handle : comm_new_handle(c, m, rank);
+	const uint32_t handle = comm_alive(member) ? member->handle
+				: resume->number   ? comm_claim_handle(c, m, rank, resume->number)
+						   : comm_new_handle(c, m, rank);
 	if (!handle) {
 		comm_note_idle(m); /* it may have been created for this */
 		session_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
@@ -252,6 +309,9 @@ static void take_rank(struct comms *s, struct session *c, struct communicator *m
 	member->pid = c->pid;
 	member->device = j->device;
 	member->fail_fast = j->flags & SVC_JOIN_FAIL_FAST;
+	member->resume = (uint8_t)resume->kind;
+	if (resume->lineage)
+		m->lineage = resume->lineage;
 	if (j->staging)
 		c->out_of_reach = j->out_of_reach;
 	peer_staging_take(member, j->staging);
@@ -296,6 +356,8 @@ void comm_join(struct comms *s, struct session *c, uint32_t serial, const struct
 {
 	struct svc_join own = *request;
 	const struct svc_join *j = &own;
+	const struct svc_resume resume = c->next_join;
+	c->next_join = (struct svc_resume){0};
 	if (!own_job(c, serial, &own) || !check_join(s, c, serial, j))
 		return;
 	gpu_mps_joined(s->gpus, c, j);
@@ -316,6 +378,10 @@ void comm_join(struct comms *s, struct session *c, uint32_t serial, const struct
 	}
 	if (m->world && !world_rank_is_ours(s, c, serial, rank))
 		return;
+	if (resume.kind == SVC_RESUME_LEFT) {
+		note_left(c, m, serial, rank, &resume);
+		return;
+	}
 	const struct member *member = &m->members[rank];
 	/* A member has left, so the epoch can do little more; its process may ask for the next one.
 	 */
@@ -329,6 +395,6 @@ void comm_join(struct comms *s, struct session *c, uint32_t serial, const struct
 			       m->label, member->session->pid, member->session->id);
 		return;
 	}
-	if (comm_device_fits(c, m, serial, j, rank))
-		take_rank(s, c, m, rank, serial, j);
+	if (comm_device_fits(c, m, serial, j, rank) && resume_fits(c, m, serial, rank, &resume))
+		take_rank(s, c, m, rank, serial, j, &resume);
 }

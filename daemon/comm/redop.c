@@ -2,7 +2,9 @@
  * Reductions that a member creates with its own scalar: its worker creates them in NCCL. */
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
+#include "base/clock.h"
 #include "comm.h"
 #include "comm_gpus.h"
 #include "comms.h"
@@ -14,6 +16,10 @@
 struct redop_call {
 	struct comms *comms;
 	uint32_t session, serial, comm;
+	/* While the communicator has no NCCL communicator: */
+	struct redop_call *prev, *next;
+	int32_t device;
+	struct worker_message request;
 };
 
 _Static_assert(SVC_REDOPS_MADE <= 64, "a member has a bit for each");
@@ -48,30 +54,32 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 	session_reply(c, SVC_REDOP_ADD, call.serial, &reply, sizeof(reply), NULL, 0);
 }
 
-/* Returns the member, and its worker and slot; NULL after an error was sent. */
+static bool has_nccl(const struct communicator *m)
+{
+	return m->nccl_comm && !m->nccl_wanted && !m->nccl_asked;
+}
+
+/* Returns the member; NULL after an error was sent. */
 static struct member *find(struct comms *s, struct session *c, unsigned opcode, uint32_t serial,
-			   uint32_t comm, struct gpu **g, uint32_t *slot)
+			   uint32_t comm, struct communicator **of)
 {
 	int32_t rank = 0;
 	char text[SVC_TEXT_BYTES];
-	const struct communicator *m = comm_of_handle(c, comm, &rank);
+	struct communicator *m = *of = comm_of_handle(c, comm, &rank);
 	if (!m) {
 		session_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
 			      "there is no communicator %u in this session", comm);
 		return NULL;
 	}
-	if (m->cuda && m->nccl_comm && epoch_runs(&m->life)) {
-		*slot = m->nccl_comm->slot;
-		*g = s->gpus->gpu[m->members[rank].device];
-		return &m->members[rank];
+	if (epoch_runs(&m->life) && comm_lacks_nccl(m, "premulsum", text)) {
+		session_error(c, opcode, serial, NCCLSVC_UNSUPPORTED, "%s", text);
+		return NULL;
 	}
+	if (m->cuda && !s->gpus->staging && epoch_runs(&m->life))
+		return &m->members[rank];
 	if (m->cuda && s->gpus->staging) {
 		session_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
 			      "premulsum needs NCCL, but this daemon's transport is mpi");
-		return NULL;
-	}
-	if (epoch_runs(&m->life) && comm_lacks_nccl(m, "premulsum", text)) {
-		session_error(c, opcode, serial, NCCLSVC_UNSUPPORTED, "%s", text);
 		return NULL;
 	}
 	session_error(c, opcode, serial, m->cuda ? NCCLSVC_STALE_EPOCH : NCCLSVC_UNSUPPORTED,
@@ -79,6 +87,45 @@ static struct member *find(struct comms *s, struct session *c, unsigned opcode, 
 			      : "communicator %s is on the host, but premulsum needs GPUs",
 		      m->label);
 	return NULL;
+}
+
+static void ask(struct communicator *m, struct redop_call *call)
+{
+	struct comms *s = call->comms;
+	struct worker_message w = call->request;
+	w.redop.slot = m->nccl_comm->slot;
+	gpu_ask(s->gpus->gpu[call->device], &w, -1, on_made, call, gpu_patience_ns(s->gpus));
+}
+
+void comm_redops_add(struct communicator *m)
+{
+	while (m->redop_calls) {
+		struct redop_call *call = m->redop_calls;
+		DL_DELETE(m->redop_calls, call);
+		ask(m, call);
+	}
+}
+
+void comm_redops_refuse(struct communicator *m)
+{
+	while (m->redop_calls) {
+		struct redop_call *call = m->redop_calls;
+		struct session *c = sessions_find(call->comms->sessions, call->session);
+		DL_DELETE(m->redop_calls, call);
+		if (c)
+			c->redops--;
+		if (c && c->state == SESSION_OPEN)
+			session_error(c, SVC_REDOP_ADD, call->serial, NCCLSVC_STALE_EPOCH,
+				      "communicator %s lacks members: rejoin it first", m->label);
+		free(call);
+	}
+}
+
+void comm_redops_free_all(struct comms *s)
+{
+	struct communicator *m, *next;
+	HASH_ITER (hh, s->comms, m, next)
+		comm_redops_refuse(m);
 }
 
 void comm_redop_add(struct comms *s, struct session *c, uint32_t serial,
@@ -101,18 +148,29 @@ void comm_redop_add(struct comms *s, struct session *c, uint32_t serial,
 			      SVC_REDOPS_ASKED);
 		return;
 	}
-	struct gpu *g;
-	const bool found = find(s, c, SVC_REDOP_ADD, serial, r->comm, &g, &w.redop.slot);
-	struct redop_call *call = found ? malloc(sizeof(*call)) : NULL;
-	if (found && !call)
+	struct communicator *m;
+	const struct member *member = find(s, c, SVC_REDOP_ADD, serial, r->comm, &m);
+	struct redop_call *call = member ? malloc(sizeof(*call)) : NULL;
+	if (member && !call)
 		session_error(c, SVC_REDOP_ADD, serial, NCCLSVC_NO_MEMORY, "out of memory");
 	if (!call)
 		return;
-	*call = (struct redop_call){s, c->id, serial, r->comm};
-	c->redops++;
 	w.redop.type = r->type;
 	memcpy(w.redop.scalar, r->scalar, sizeof(w.redop.scalar));
-	gpu_ask(g, &w, -1, on_made, call, gpu_patience_ns(s->gpus));
+	*call = (struct redop_call){.comms = s,
+				    .session = c->id,
+				    .serial = serial,
+				    .comm = r->comm,
+				    .device = member->device,
+				    .request = w};
+	c->redops++;
+	if (has_nccl(m)) {
+		ask(m, call);
+		return;
+	}
+	DL_APPEND(m->redop_calls, call);
+	m->nccl_wanted = true;
+	comm_deadline(m, clock_now());
 }
 
 void comm_redop_del(struct comms *s, struct session *c, uint32_t serial,
@@ -124,13 +182,15 @@ void comm_redop_del(struct comms *s, struct session *c, uint32_t serial,
 			      "reduction %u was not created by REDOP_ADD (16 to 63)", r->redop);
 		return;
 	}
-	struct gpu *g;
-	struct member *member = find(s, c, SVC_REDOP_DEL, serial, r->comm, &g, &w.redop.slot);
+	struct communicator *m;
+	struct member *member = find(s, c, SVC_REDOP_DEL, serial, r->comm, &m);
 	if (!member)
 		return;
-	if (member->redops &
-	    bit(r->redop)) /* so there are never more of these than reductions created */
-		gpu_tell(g, &w);
+	/* So there are never more of these than reductions created. */
+	if (member->redops & bit(r->redop) && m->nccl_comm) {
+		w.redop.slot = m->nccl_comm->slot;
+		gpu_tell(s->gpus->gpu[member->device], &w);
+	}
 	member->redops &= ~bit(r->redop);
 	session_reply(c, SVC_REDOP_DEL, serial, NULL, 0, NULL, 0);
 }

@@ -3,8 +3,10 @@
  * and NCCL are ready. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "account/lateness.h"
+#include "base/clock.h"
 #include "base/config.h"
 #include "base/loop.h"
 #include "base/nofail.h"
@@ -17,6 +19,46 @@
 #include "peer/shared_gpu.h"
 #include "record/record.h"
 #include "remote.h"
+
+/* Only host memory of one node: NCCL communicators and other nodes' epochs end with a daemon. */
+static bool can_continue(const struct communicator *m)
+{
+	return !m->cuda && !m->remote && !m->comms->cluster;
+}
+
+/* True: the epoch continues one of the previous daemon. */
+static bool resumes(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->members[k].resume == SVC_RESUME_COMM)
+			return true;
+	return false;
+}
+
+static uint32_t new_lineage(void)
+{
+	uint32_t random = 0;
+	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != (ssize_t)sizeof(random))
+		random = (uint32_t)clock_now();
+	random &= SVC_LINEAGE_RESUMED - 1;
+	return random ? random : 1;
+}
+
+static void choose_lineage(struct communicator *m)
+{
+	if (!can_continue(m))
+		m->lineage = 0;
+	else if (resumes(m))
+		m->lineage |= SVC_LINEAGE_RESUMED;
+	else
+		m->lineage = new_lineage();
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct session *c = m->members[k].session;
+		if (c && !m->lineage)
+			c->resumes = false; /* its library comes to the same conclusion */
+		m->members[k].resume = 0;
+	}
+}
 
 static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 {
@@ -31,6 +73,7 @@ static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 	memcpy(r.id, m->id, sizeof(r.id));
 	memcpy(r.label, m->label, sizeof(r.label));
 	r.peer_bytes = peer_bytes(m);
+	r.lineage = member->session->resumes ? m->lineage : 0;
 	session_reply(member->session, opcode, member->serial, &r, sizeof(r), NULL, 0);
 }
 
@@ -95,6 +138,13 @@ static enum transport_kind transport_of(const struct comms *s, const struct comm
 	return comm_shared_gpu(m, &shared) ? TRANSPORT_KERNELS : TRANSPORT_NCCL;
 }
 
+static uint32_t slot_of(const struct communicator *m, enum transport_kind transport)
+{
+	if (transport != TRANSPORT_NCCL)
+		return 0;
+	return m->nccl_comm ? m->nccl_comm->slot : EPOCH_WITHOUT_NCCL;
+}
+
 /* A JOIN on this node for a rank of another node: it arrived after all had joined, or the
  * rendezvous was lost and its successor did not know of the member. */
 static void turn_away_others(struct communicator *m)
@@ -141,10 +191,12 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->coordinator = start->members[0].node;
 	comm_event(m, NCCLSVC_CAUSE_STARTED);
 	m->split_round = m->plan_round = 0;
+	m->nccl_wanted = m->nccl_asked = false;
 	m->split_lost = m->plan_lost = false;
 	m->progress = progress;
 	m->lateness = lateness;
 	int32_t vanished = fill_members(s, m, members);
+	choose_lineage(m);
 	comm_record_members(m, transport_of(s, m), members);
 	if (vanished < 0)
 		peer_begin(m);
@@ -163,7 +215,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.pending = m->pending;
 	cmd.epoch_start.lateness = lateness;
 	cmd.epoch_start.transport = transport_of(s, m);
-	cmd.epoch_start.comm_slot = m->nccl_comm ? m->nccl_comm->slot : 0;
+	cmd.epoch_start.comm_slot = slot_of(m, cmd.epoch_start.transport);
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
 	scheduler_command(s->scheduler, &cmd);
 	/* The command is queued, so later submissions are behind it. A failed reply may end its
@@ -248,21 +300,30 @@ void comm_try_start(struct comms *s, struct communicator *m)
 		comm_fail_joins(s, m, NCCLSVC_UNSUPPORTED, -1, text);
 		return;
 	}
-	if (m->cuda && m->life.state == NCCLSVC_EPOCH_FORMING)
+	const bool needs_gpus = m->cuda && !comm_needs_no_nccl(s, m);
+	if (needs_gpus && m->life.state == NCCLSVC_EPOCH_FORMING)
 		comm_event(m, NCCLSVC_CAUSE_GPUS_AWAITED);
-	if (!m->cuda || comm_gpus_ready(s, m))
+	if (!needs_gpus || comm_gpus_ready(s, m))
 		start_epoch(s, m);
 }
 
 /* ---- Conditions for an epoch's start ---- */
 
+static void try_all(struct comms *s, struct communicator *m)
+{
+	comm_try_start(s, m);
+	comm_try_give(s, m);
+}
+
 void comm_nccl_ready(struct communicator *m, int result, const char *why)
 {
 	struct comms *s = m->comms;
-	if (result)
+	if (result && epoch_held(&m->life))
+		comm_nccl_not_given(m, result, why);
+	else if (result)
 		comm_fail_joins(s, m, result, -1, why);
 	else
-		comm_try_start(s, m);
+		try_all(s, m);
 }
 
 void comm_gpu_ready(struct comms *s)
@@ -270,14 +331,14 @@ void comm_gpu_ready(struct comms *s)
 	struct communicator *m, *tmp;
 	HASH_ITER (hh, s->comms, m, tmp)
 		if (m->cuda)
-			comm_try_start(s, m);
+			try_all(s, m);
 }
 
 void comm_session_known(struct session *c)
 {
 	for (uint32_t i = 1; i < c->nmemberships; i++)
 		if (c->memberships[i].comm && c->memberships[i].comm->cuda)
-			comm_try_start(c->memberships[i].comm->comms, c->memberships[i].comm);
+			try_all(c->memberships[i].comm->comms, c->memberships[i].comm);
 }
 
 void comm_epoch_gone(struct comms *s, uint32_t slot)
@@ -291,6 +352,7 @@ void comm_epoch_gone(struct comms *s, uint32_t slot)
 	m->lateness = NULL;
 	m->pending = NULL;
 	nccl_comm_release(&m->nccl_comm);
+	comm_redops_refuse(m);
 	comm_try_start(s, m);
 	if (m->cuda) /* others may have waited for its NCCL communicator */
 		comm_gpu_ready(s);

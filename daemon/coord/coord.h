@@ -58,7 +58,8 @@ struct coord {
 	const struct coord_ops *ops;
 	void *arg; /* argument of the functions */
 	uint32_t me, n;
-	uint64_t keep_ns; /* how long unused state is kept */
+	uint64_t keep_ns;    /* how long unused state is kept */
+	uint64_t release_ns; /* likewise, unused NCCL communicators, if less; 0: as keep_ns */
 	/* State of the state machines: */
 	struct rendezvous *rendezvous; /* of communicators whose JOINs come to this node */
 	struct rendezvous *idle;       /* those without members, the oldest first */

@@ -307,9 +307,14 @@ void nccl_pool_node_lost(struct coord *c, uint32_t node)
 		}
 }
 
+static uint64_t release_ns(const struct coord *c)
+{
+	return c->release_ns && c->release_ns < c->keep_ns ? c->release_ns : c->keep_ns;
+}
+
 uint64_t nccl_pool_expire(struct coord *c)
 {
-	const uint64_t now = coord_now(c), keep = c->keep_ns;
+	const uint64_t now = coord_now(c), keep = c->keep_ns, release = release_ns(c);
 	uint64_t next = 0;
 	struct barrier *u, *after;
 	HASH_ITER (hh, c->barriers, u, after) {
@@ -324,10 +329,10 @@ uint64_t nccl_pool_expire(struct coord *c)
 	HASH_ITER (hh, c->shared, j, tmp) {
 		if (j->users)
 			continue;
-		if (j->idle_ns + keep <= now)
+		if (j->idle_ns + release <= now)
 			shared_drop(c, j, NCCLSVC_OK, -1, -1);
 		else
-			next = earlier(next, j->idle_ns + keep);
+			next = earlier(next, j->idle_ns + release);
 	}
 	return next;
 }

@@ -221,6 +221,8 @@ static void on_hello(struct gpu *g, const struct worker_message *m)
 	log_info("gpu%d: %s, worker %d; %s%s", g->index, g->info.name, g->info.pid, carrier,
 		 g->info.mps == NCCLSVC_MPS_ACTIVE ? "; shares the GPU through MPS" : "");
 	staging_worker_ready(g);
+	gpu_need(g);
+	loop_deadline(g->gpus->loop, g->used_ns);
 	g->gpus->callbacks->worker_ready(g->gpus->owner, g);
 }
 
@@ -352,8 +354,24 @@ static void on_process_closed(uv_handle_t *handle)
 	g->gpus->loop->handles--;
 	g->alive = false;
 	g->info.pid = 0;
-	if (!g->gpus->loop->closing)
+	if (g->resting)
+		uv_timer_stop(&g->timer);
+	else if (!g->gpus->loop->closing)
 		start_later(g);
+}
+
+static void log_exit(struct gpu *g, int64_t code, int signal)
+{
+	if (!g->info.text[0] || g->served)
+		log_error("gpu%d: worker %d %s %d; epochs with members on this GPU end, and "
+			  "the daemon starts another worker",
+			  g->index, g->info.pid,
+			  signal ? "was ended by signal" : "exited with code",
+			  signal ? signal : (int)code);
+	if (!g->info.text[0])
+		snprintf(g->info.text, sizeof(g->info.text), "the worker %s %d",
+			 signal ? "was ended by signal" : "exited with code",
+			 signal ? signal : (int)code);
 }
 
 static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
@@ -362,25 +380,14 @@ static void on_worker_exit(uv_process_t *process, int64_t code, int signal)
 	read_messages(g); /* the worker's last messages */
 	worker_gone(g);
 	end_calls(g, true);
-	if (!g->gpus->loop->closing) {
-		if (!g->info.text[0] || g->served)
-			log_error(
-				"gpu%d: worker %d %s %d; epochs with members on this GPU end, and "
-				"the daemon starts another worker",
-				g->index, g->info.pid,
-				signal ? "was ended by signal" : "exited with code",
-				signal ? signal : (int)code);
-		if (!g->info.text[0])
-			snprintf(g->info.text, sizeof(g->info.text), "the worker %s %d",
-				 signal ? "was ended by signal" : "exited with code",
-				 signal ? signal : (int)code);
-	}
+	if (!g->gpus->loop->closing && !g->rested)
+		log_exit(g, code, signal);
 	/* A worker that has served tasks is replaced at once. Only workers that never do get
 	 * back-off.
 	 */
-	if (g->of_use)
+	if (g->of_use || g->rested)
 		g->backoff_ms = WORKER_AGAIN_SOON_MS;
-	g->info.restarts++;
+	g->info.restarts += !g->rested;
 	uv_close((uv_handle_t *)process, on_process_closed);
 }
 
@@ -457,6 +464,8 @@ static void on_tick(uv_timer_t *timer)
 	if (g->sock < 0) {
 		if (now - g->since_ns > WORKER_DIE_NS)
 			end_calls(g, true);
+		if (g->rested && now - g->since_ns > WORKER_DIE_NS)
+			kill_process(g);
 		return;
 	}
 	look_for_pause(g, now);
@@ -540,7 +549,7 @@ void gpu_start_worker(struct gpu *g)
 		return;
 	}
 	g->alive = true;
-	g->served = g->gone = false;
+	g->served = g->gone = g->rested = false;
 	g->killed_ns = 0;
 	g->info.pid = g->process.pid;
 	set_state(g, NCCLSVC_DEVICE_STARTING);
@@ -554,6 +563,66 @@ void gpu_start_worker(struct gpu *g)
 	g->poll->data = g;
 	s->loop->handles++;
 	watch(g);
+}
+
+/* ---- Rest ---- */
+
+void gpu_need(struct gpu *g)
+{
+	g->used_ns = clock_now();
+	if (!g->resting || g->gpus->loop->closing)
+		return;
+	g->resting = false;
+	set_state(g, NCCLSVC_DEVICE_STARTING);
+	log_info("gpu%d: a worker starts, as it is needed again", g->index);
+	if (!g->alive) /* otherwise when the last one has exited */
+		on_backoff(&g->timer);
+}
+
+/* The worker frees its memory of the GPU as it exits. Its descriptors of trainers' memory are
+ * closed; the supervisor has others. */
+static void rest(struct gpu *g)
+{
+	const struct worker_message end = {.kind = WORKER_END};
+	if (svc_send(g->sock, &end, sizeof(end), NULL, 0, MSG_DONTWAIT))
+		return; /* it is busy, or about to be replaced */
+	log_info("gpu%d: worker %d ends, as it was not needed for %d s (worker_idle)", g->index,
+		 g->info.pid, g->gpus->config->worker_idle);
+	g->gone = g->rested = g->resting = true;
+	hang_up(g);
+	end_calls(g, true);
+	set_state(g, NCCLSVC_DEVICE_READY);
+	g->info.worker_bytes = 0;
+	g->gpus->callbacks->worker_lost(g->gpus->owner, g);
+	start_ticking(g);
+}
+
+static bool is_in_use(const struct gpu *g)
+{
+	const struct gpu_call *call;
+	DL_FOREACH (g->calls, call)
+		if (call->done != on_pong)
+			return true;
+	return g->out || g->info.lent || nccl_comm_on(g) ||
+	       !g->gpus->callbacks->may_rest(g->gpus->owner, g);
+}
+
+uint64_t gpu_expire(struct gpus *s, uint64_t now)
+{
+	const uint64_t idle_ns = (uint64_t)s->config->worker_idle * 1000000000;
+	uint64_t next = 0;
+	for (uint32_t i = 0; idle_ns && !s->staging && !s->loop->closing && i < s->ngpus; i++) {
+		struct gpu *g = s->gpu[i];
+		if (!gpu_serves(g) || g->sock < 0 || g->killed_ns)
+			continue;
+		if (is_in_use(g))
+			g->used_ns = now;
+		if (g->used_ns + idle_ns > now)
+			next = earlier(next, g->used_ns + idle_ns);
+		else
+			rest(g);
+	}
+	return next;
 }
 
 /* ---- The end ---- */

@@ -27,6 +27,8 @@ struct gpu_callbacks {
 	void (*worker_ready)(void *owner, struct gpu *g);
 	/* The worker is gone, with all its state. */
 	void (*worker_lost)(void *owner, struct gpu *g);
+	/* May the worker end? It is neither busy nor in use by NCCL communicators. */
+	bool (*may_rest)(void *owner, const struct gpu *g);
 	/* A resource that an NCCL communicator held is free; others may have waited for it. */
 	void (*has_room)(void *owner);
 	/* m has its NCCL communicator, or why not. */
@@ -38,6 +40,8 @@ struct gpu_callbacks {
 	/* Nothing of m runs on GPUs any more; or it waits for input that must not delay it. */
 	void (*dead)(const struct communicator *m);
 	void (*release)(const struct communicator *m);
+	/* m's has been unused for idle_release. */
+	void (*unused)(struct communicator *m);
 	/* When m's NCCL communicator will be given back, because all its members have left; 0:
 	 * never. */
 	uint64_t (*left_until)(const struct communicator *m);
@@ -98,6 +102,9 @@ struct gpu {
 	bool alive;	    /* the process lives; its handle is open */
 	bool served;	    /* this worker has been ready */
 	bool gone;	    /* it ends, and all users were notified */
+	bool rested;	    /* it was told to end, as nobody needed it */
+	bool resting;	    /* there is no worker until one is needed; the state stays READY */
+	uint64_t used_ns;   /* when it was last seen in use */
 	uint64_t killed_ns; /* 0: it was not */
 	bool of_use;	    /* so its successor starts at once */
 	uv_poll_t *poll;
@@ -117,6 +124,12 @@ static inline bool gpu_reaches(const struct gpus *s, int32_t from, int32_t to)
 	return number < 32 && s->gpu[from]->reach >> number & 1;
 }
 
+/* Does its worker run, and answer? */
+static inline bool gpu_serves(const struct gpu *g)
+{
+	return g->info.state == NCCLSVC_DEVICE_READY && !g->resting;
+}
+
 /* Finds GPUs and starts their workers; waits for them, up to a deadline. Returns 0, or -1 after
  * logging that GPUs were requested and none was found. */
 int gpu_start(struct gpus *s);
@@ -126,6 +139,10 @@ void gpu_free(struct gpus *s);
 
 /* gpu.c: starts its worker, or schedules another attempt. */
 void gpu_start_worker(struct gpu *g);
+/* The worker is needed: starts it if it rests, and lets it run for another worker_idle seconds. */
+void gpu_need(struct gpu *g);
+/* Ends workers that nobody has needed for worker_idle; returns the next deadline. */
+uint64_t gpu_expire(struct gpus *s, uint64_t now);
 /* start.c: starts this program again as argv[0]. Returns the socket to it, or -1; even then,
  * `closed` may be called. */
 int gpu_spawn(struct gpus *s, uv_process_t *process, char **argv, int queue_fd, int bell,

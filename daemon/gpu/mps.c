@@ -275,7 +275,7 @@ void gpu_mps_worker_lost(struct gpus *s)
 		s->mps->losses++;
 }
 
-enum svc_mps_advice gpu_mps_advise(const struct gpus *s, uint32_t uid,
+enum svc_mps_advice gpu_mps_advise(const struct gpus *s, const struct tenant *tenant,
 				   char to[NCCLSVC_MPS_DIRECTORY_BYTES])
 {
 	const struct gpu_mps *p = s->mps;
@@ -283,8 +283,8 @@ enum svc_mps_advice gpu_mps_advise(const struct gpus *s, uint32_t uid,
 	if (!p || (p->source == NCCLSVC_MPS_NOBODY && !coming) ||
 	    (p->source == NCCLSVC_MPS_FOUND && !answers(p->found)))
 		return SVC_MPS_NONE;
-	if (uid != geteuid())
-		return SVC_MPS_OTHER_USER;
+	if (!tenant_is_own(tenant))
+		return SVC_MPS_OTHER_TENANT;
 	snprintf(to, NCCLSVC_MPS_DIRECTORY_BYTES, "%s", directory(p));
 	return SVC_MPS_JOIN;
 }

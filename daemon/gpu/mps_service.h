@@ -11,6 +11,7 @@
 #include "proto/wire.h"
 
 struct session;
+struct tenant;
 struct gpus;
 
 /* Chooses a control daemon, once GPUs were found, and sets this process's environment for the
@@ -21,8 +22,9 @@ bool gpu_mps_decided(const struct gpus *s);
 /* A worker that used MPS has ended. */
 void gpu_mps_worker_lost(struct gpus *s);
 
-/* The advice in HELLO's reply to a process of this user; to: the directory, with SVC_MPS_JOIN. */
-enum svc_mps_advice gpu_mps_advise(const struct gpus *s, uint32_t uid,
+/* The advice in HELLO's reply to a process of this tenant; to: the directory, with SVC_MPS_JOIN. A
+ * fault ends all contexts of an MPS server, so tenants share none. */
+enum svc_mps_advice gpu_mps_advise(const struct gpus *s, const struct tenant *tenant,
 				   char to[NCCLSVC_MPS_DIRECTORY_BYTES]);
 /* A session joins with a GPU, and reports how CUDA uses the GPU there. */
 void gpu_mps_joined(struct gpus *s, struct session *c, const struct svc_join *join);

@@ -126,7 +126,8 @@ static void finish_creation(struct nccl_comm *p)
 		return;
 	}
 	p->ready = true;
-	p->idle_ns = clock_now();
+	p->idle_ns = p->used_ns = clock_now();
+	loop_deadline(p->gpus->loop, p->used_ns);
 	recount(p->gpus);
 	if (m)
 		p->gpus->callbacks->made(m, NCCLSVC_OK, NULL);
@@ -231,6 +232,15 @@ bool nccl_comm_fits(const struct nccl_comm *p, const struct nccl_comm_want *w)
 		    p->locals[k].device != w->locals[k].device)
 			return false;
 	return true;
+}
+
+bool nccl_comm_on(const struct gpu *g)
+{
+	const struct nccl_comm *p;
+	DL_FOREACH (g->gpus->nccl_comms, p)
+		if (rank_on(p, g->index) >= 0)
+			return true;
+	return false;
 }
 
 bool nccl_comm_stuck(const struct gpu *g)
@@ -358,6 +368,7 @@ struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w,
 void nccl_comm_take(struct nccl_comm *p, const struct nccl_comm_want *w)
 {
 	attach(p, w);
+	p->used_ns = clock_now();
 	clear_redops(p);
 	recount(p->gpus);
 }
@@ -540,6 +551,40 @@ void nccl_comm_destroy(struct nccl_comm *p)
 	forget(p);
 }
 
+/* Completed operations. */
+static uint64_t progress_of(const struct nccl_comm *p)
+{
+	uint64_t sum = 0;
+	for (uint32_t k = 0; k < p->n; k++)
+		sum += atomic_load_explicit(&gpu_of(p, k)->queue->slots[p->slot].completed,
+					    memory_order_relaxed);
+	return sum;
+}
+
+/* The same for one with a user; other nodes' parts would have to end with it. */
+static uint64_t expire_used(struct nccl_comm *p, uint64_t now)
+{
+	const uint64_t idle_ns = (uint64_t)p->gpus->config->idle_release * 1000000000;
+	if (!idle_ns || !p->ready || p->aborting || p->serial)
+		return 0;
+	const uint64_t progress = progress_of(p);
+	if (progress != p->progress) {
+		p->progress = progress;
+		p->used_ns = now;
+	}
+	if (p->used_ns + idle_ns <= now) {
+		p->used_ns = now; /* if it is needed after all */
+		p->gpus->callbacks->unused(p->user);
+	}
+	return now + idle_ns / 4;
+}
+
+static uint64_t keep_ns(const struct config *config)
+{
+	const int idle = config->comm_idle_seconds, release = config->idle_release;
+	return (uint64_t)(release && release < idle ? release : idle) * 1000000000;
+}
+
 uint64_t nccl_comm_expire(struct gpus *s, uint64_t now)
 {
 	uint64_t next = 0;
@@ -547,9 +592,11 @@ uint64_t nccl_comm_expire(struct gpus *s, uint64_t now)
 	DL_FOREACH_SAFE (s->nccl_comms, p, tmp) {
 		if (p->aborting)
 			next = earlier(next, release_inputs(p, now));
+		if (p->user)
+			next = earlier(next, expire_used(p, now));
 		if (p->user || p->waiting || p->aborting || !p->ready || p->serial)
 			continue;
-		uint64_t end = p->idle_ns + (uint64_t)s->config->comm_idle_seconds * 1000000000;
+		uint64_t end = p->idle_ns + keep_ns(s->config);
 		if (end > now) {
 			next = earlier(next, end);
 			continue;

@@ -40,7 +40,8 @@ struct nccl_comm {
 	bool ready, bad, aborting;
 	bool released; /* while aborting: its tasks no longer wait for input */
 	uint64_t idle_ns, abort_ns;
-	int32_t result; /* and text: why its creation failed */
+	uint64_t progress, used_ns; /* of its user's operations, when it last changed */
+	int32_t result;		    /* and text: why its creation failed */
 	char text[SVC_TEXT_BYTES];
 	uint8_t id[NCCLSVC_ID_BYTES];
 	struct nccl_comm_rank locals[]; /* [n]: the local ranks, in order */
@@ -63,6 +64,8 @@ void nccl_comm_fail(struct nccl_comm *p, int result, const char *why);
 /* Is the GPU's worker creating a communicator whose other part has failed? Such a worker may have
  * to be killed. */
 bool nccl_comm_stuck(const struct gpu *g);
+/* Does the GPU's worker have a communicator, perhaps an unused one? */
+bool nccl_comm_on(const struct gpu *g);
 /* Destroys p in good order. No communicator uses it. */
 void nccl_comm_destroy(struct nccl_comm *p);
 /* Until when to wait for a matching NCCL communicator whose user has lost all members; 0: there is

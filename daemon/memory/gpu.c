@@ -43,10 +43,31 @@ struct gpu *gpu_usable(struct memory *s, struct session *c, unsigned opcode, uin
 	if (!g)
 		session_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
 			      "the daemon has no worker for device %d", device);
-	else if (g->sock < 0)
+	else if (g->sock < 0 && !g->rested)
 		session_error(c, opcode, serial, NCCLSVC_WORKER_LOST,
 			      "the worker of device %d is being restarted: try again", device);
-	return g && g->sock >= 0 ? g : NULL;
+	return g && (g->sock >= 0 || g->rested) ? g : NULL;
+}
+
+static void tell_absent(struct memory *s, const struct session *c, uint32_t region)
+{
+	const struct mapping *m = &c->mappings[region];
+	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_REGION_ADD,
+							  .session = c->slot,
+							  .region = {.region = region,
+								     .bytes = m->bytes,
+								     .device = m->device,
+								     .absent = true}});
+}
+
+void gpu_region_absent(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
+		       unsigned opcode)
+{
+	const struct svc_region_reply reply = {.region = region};
+	c->mappings[region].pending = false;
+	c->mappings[region].absent = true;
+	tell_absent(s, c, region);
+	session_reply(c, opcode, serial, &reply, sizeof(reply), NULL, 0);
 }
 
 static void close_address(struct gpu *g, uint64_t address)
@@ -132,8 +153,8 @@ static bool handle_refused(struct memory *s, const struct session *c, struct map
 	return refusal->result;
 }
 
-void gpu_region_answered(struct gpu *g, struct region_call *call,
-			 const struct worker_message *answer, int fd)
+static void region_answered(struct gpu *g, struct region_call *call,
+			    const struct worker_message *answer, int fd)
 {
 	struct memory *s = call->memory;
 	struct session *c = sessions_find(s->sessions, call->session_id);
@@ -152,6 +173,7 @@ void gpu_region_answered(struct gpu *g, struct region_call *call,
 		return;
 	}
 	m->pending = false;
+	m->absent = m->absent && !answer; /* the worker's successor imports it */
 	m->lent += call->lent;
 	struct worker_message refusal;
 	if (good && m->kind == SVC_REGION_IPC &&
@@ -194,9 +216,13 @@ void gpu_region_answered(struct gpu *g, struct region_call *call,
 			session_reply(c, call->opcode, call->serial, &reply, sizeof(reply), NULL,
 				      0);
 	} else if (call->again) {
-		log_info("session %u (%s, pid %d): GPU memory region %u is lost: %s", c->id,
-			 c->name, c->pid, call->region,
-			 answer ? answer->text : "the worker is lost");
+		if (c->unrestored++)
+			log_debug("session %u: GPU memory region %u is lost, too", c->id,
+				  call->region);
+		else
+			log_info("session %u (%s, pid %d): GPU memory region %u is lost: %s", c->id,
+				 c->name, c->pid, call->region,
+				 answer ? answer->text : "the worker is lost");
 	} else {
 		session_error(c, call->opcode, call->serial,
 			      answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s",
@@ -204,6 +230,23 @@ void gpu_region_answered(struct gpu *g, struct region_call *call,
 		forget(s, c, m);
 	}
 	free(call);
+}
+
+void gpu_region_answered(struct gpu *g, struct region_call *call,
+			 const struct worker_message *answer, int fd)
+{
+	struct memory *s = call->memory;
+	const uint32_t id = call->session_id;
+	const bool again = call->again;
+	region_answered(g, call, answer, fd);
+	struct session *c = again ? sessions_find(s->sessions, id) : NULL;
+	if (!c || --c->restoring || c->state != SESSION_OPEN)
+		return;
+	if (c->unrestored > 1)
+		log_info("session %u (%s, pid %d): %u regions of GPU memory in all are lost", c->id,
+			 c->name, c->pid, c->unrestored);
+	c->unrestored = 0;
+	s->callbacks->restored(s->owner, c);
 }
 
 static enum turn asked(bool sent)
@@ -248,6 +291,8 @@ static enum turn tell_session(struct gpu *g, const struct session *c, struct reg
 enum turn gpu_region_ask(struct gpu *g, struct session *c, struct region_call *call)
 {
 	struct mapping *m = call->region ? &c->mappings[call->region] : NULL;
+	if (g->sock < 0 && g->rested) /* until the last worker has exited */
+		return TURN_LATER;
 	if (!m)
 		return tell_session(g, c, call);
 	if (m->import != call->import)
@@ -316,7 +361,12 @@ void gpu_memory_add(struct memory *s, struct session *c, uint32_t serial,
 		free(call);
 		return;
 	}
-	turns_add(g, c, call);
+	if (gpu_serves(g)) {
+		turns_add(g, c, call);
+		return;
+	}
+	free(call);
+	gpu_region_absent(s, c, serial, i, opcode);
 }
 
 void gpu_memory_lend(struct memory *s, struct session *c, uint32_t serial,
@@ -358,6 +408,7 @@ void gpu_memory_lend(struct memory *s, struct session *c, uint32_t serial,
 				     .lent = bytes,
 				     .since_ns = clock_now(),
 				     .fd = -1});
+	gpu_need(g);
 	turns_add(g, c, call);
 }
 
@@ -445,17 +496,13 @@ void gpu_memory_lost(struct memory *s, struct gpu *g)
 			if (!m->address || m->device != g->index)
 				continue;
 			m->address = 0;
+			m->absent = true;
 			handle_unmapped(m);
 			/* The next worker's memory at that address must not be touched on its
 			 * behalf. A pending region is being deleted: the scheduler has forgotten
 			 * it. */
 			if (c->state == SESSION_OPEN && !m->pending)
-				scheduler_command(
-					s->scheduler,
-					&(struct command){
-						.kind = COMMAND_REGION_ADD,
-						.session = c->slot,
-						.region = {.region = i, .device = m->device}});
+				tell_absent(s, c, i);
 		}
 	g->info.imports = g->info.lent = 0;
 	g->info.import_bytes = g->info.lent_bytes = 0;
@@ -472,6 +519,7 @@ static void restore(struct memory *s, struct gpu *g, struct session *c, bool ran
 		if (!call)
 			continue;
 		call->again = m->pending = true;
+		c->restoring++;
 		m->import = call->import;
 		turns_add(g, c, call);
 	}

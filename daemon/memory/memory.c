@@ -172,6 +172,38 @@ uint32_t memory_free_region(struct session *c)
 	return c->free_mapping;
 }
 
+/* Moves this number to the head of the free ones, and returns it; 0: it is taken, or beyond the
+ * limit. */
+static uint32_t claim_region(struct session *c, uint32_t region)
+{
+	if (region >= SVC_SESSION_REGIONS ||
+	    !account_memory_left(c->account, SVC_SESSION_REGIONS * sizeof(*c->mappings)))
+		return 0;
+	while (region >= c->nmappings && c->nmappings < SVC_SESSION_REGIONS) {
+		const uint32_t head = c->free_mapping;
+		c->free_mapping = 0; /* makes the table grow */
+		if (!memory_free_region(c)) {
+			c->free_mapping = head;
+			return 0;
+		}
+		uint32_t last = c->free_mapping;
+		while (c->mappings[last].next_free)
+			last = c->mappings[last].next_free;
+		c->mappings[last].next_free = head;
+	}
+	if (region >= c->nmappings || c->mappings[region].used)
+		return 0;
+	uint32_t *at = &c->free_mapping;
+	while (*at && *at != region)
+		at = &c->mappings[*at].next_free;
+	if (!*at)
+		return 0;
+	*at = c->mappings[region].next_free;
+	c->mappings[region].next_free = c->free_mapping;
+	c->free_mapping = region;
+	return region;
+}
+
 struct mapping *memory_set(struct session *c, uint32_t region, const struct mapping *m)
 {
 	c->free_mapping = c->mappings[region].next_free;
@@ -278,7 +310,9 @@ void memory_add(struct memory *s, struct session *c, uint32_t serial,
 			      "write to it, or call fallocate(2), before registering it");
 		return;
 	}
-	uint32_t i = memory_free_region(c);
+	const uint32_t wanted = c->next_region.number;
+	uint32_t i = wanted ? claim_region(c, wanted) : memory_free_region(c);
+	c->next_region = (struct svc_resume){0};
 	if (!i) {
 		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_LIMIT,
 			      "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
@@ -348,6 +382,10 @@ void memory_remove(struct memory *s, struct session *c, uint32_t serial,
 		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_NOT_FOUND,
 			      "there is no region %u in this session", region);
 		return;
+	}
+	if (c->mappings[region].pending && c->mappings[region].absent) {
+		c->mappings[region].pending = false;
+		c->mappings[region].import = ++s->last_import; /* its answer will not count */
 	}
 	if (c->mappings[region].pending) {
 		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_BUSY,

@@ -16,6 +16,8 @@ struct region_shares;
 struct memory_callbacks {
 	/* A GPU's worker knows the session's timelines now. */
 	void (*session_known)(void *owner, struct session *c);
+	/* All of the session's memory that a new worker imports again is imported, or lost. */
+	void (*restored)(void *owner, struct session *c);
 	/* Has the session joined a communicator of GPUs? */
 	bool (*uses_gpus)(const struct session *c);
 	/* The region, which has shares, is being deleted. True: other sessions are to unmap it
@@ -43,6 +45,8 @@ struct mapping {
 	bool used;
 	bool leaving;  /* the scheduler was asked to release it */
 	bool pending;  /* a GPU's worker was asked to import it */
+	bool absent;   /* there was no worker to import it, or its import is gone with its worker;
+			  the next worker imports it */
 	uint32_t kind; /* enum svc_region_kind */
 	int32_t device;
 	int fd;		  /* of GPU memory; -1: none */
@@ -121,9 +125,12 @@ const struct mapping *gpu_region_part(const struct session *c, const struct mapp
 
 struct region_call *gpu_region_call(struct memory *s, struct session *c, unsigned opcode,
 				    uint32_t serial, uint32_t region);
-/* Returns the GPU's worker, or NULL after sending an error. */
+/* Returns the GPU, or NULL after sending an error. Its worker may rest, or be about to start. */
 struct gpu *gpu_usable(struct memory *s, struct session *c, unsigned opcode, uint32_t serial,
 		       int32_t device);
+/* Registers memory that is imported when the GPU's worker runs. */
+void gpu_region_absent(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
+		       unsigned opcode);
 /* The call's turn has come. */
 enum turn gpu_region_ask(struct gpu *g, struct session *c, struct region_call *call);
 /* The worker's answer to a call, which is consumed. NULL: the worker is gone. */

@@ -111,7 +111,7 @@ static const char *check(const struct session *c, const struct svc_region_range 
 		if (m->device != r->device ||
 		    (m->kind != SVC_REGION_VMM && m->kind != SVC_REGION_MAPPINGS))
 			return "a part is not memory of cuMemCreate on that device";
-		if (m->pending || !m->address)
+		if ((m->pending || !m->address) && !m->absent)
 			return "a part is being imported";
 		bytes += m->bytes; /* each has at most 2^46 */
 		mapped += m->range ? m->range->mapped : 1;
@@ -172,5 +172,10 @@ void gpu_range_add(struct memory *s, struct session *c, uint32_t serial,
 				     .since_ns = clock_now(),
 				     .fd = -1,
 				     .range = range});
-	turns_add(g, c, call);
+	if (gpu_serves(g)) {
+		turns_add(g, c, call);
+		return;
+	}
+	free(call);
+	gpu_region_absent(s, c, serial, i, SVC_REGION_RANGE);
 }

@@ -79,6 +79,14 @@ static void remove_session(struct scheduler *sched, struct sched_session *s)
 	sched->leaving = s;
 }
 
+/* Regions that no worker has imported get addresses that do not overlap: a region has at most 2^46
+ * bytes. */
+static char *base_of(const struct command *c)
+{
+	const uint64_t apart = (uint64_t)c->region.region << 47;
+	return c->region.absent ? (char *)(uintptr_t)apart : c->region.base;
+}
+
 static void add_region(struct sched_session *s, const struct command *c)
 {
 	uint32_t i = c->region.region;
@@ -92,7 +100,8 @@ static void add_region(struct sched_session *s, const struct command *c)
 	/* A new worker may have imported it again while failed tasks still hold it. */
 	struct region *r = &s->regions[i];
 	s->user->file_bytes += c->region.file_bytes - r->file_bytes;
-	*r = (struct region){.base = c->region.base,
+	*r = (struct region){.base = base_of(c),
+			     .absent = c->region.absent,
 			     .bytes = c->region.bytes,
 			     .pins = r->pins,
 			     .device = c->region.device,
@@ -152,6 +161,9 @@ static void start_epoch(struct scheduler *sched, const struct command *cmd)
 		m->recording = em->recording;
 		m->join = em->join;
 		set_handle(m->session, em->handle, c, (int32_t)k);
+		/* Only epochs of host memory on one node continue in the next daemon. */
+		if (cmd->epoch_start.transport != TRANSPORT_HOST)
+			m->session->resumes = false;
 		if (m->device >= 0)
 			timeline_reserve(m->session);
 	}
@@ -331,6 +343,9 @@ static bool run_command(struct scheduler *sched, const struct command *c)
 	case COMMAND_SESSION_RING:
 		add_ring(sched, s, c);
 		break;
+	case COMMAND_SESSION_RESUMES:
+		s->resumes = true;
+		break;
 	case COMMAND_SESSION_DEL:
 		remove_session(sched, s);
 		break;
@@ -374,6 +389,8 @@ static bool run_command(struct scheduler *sched, const struct command *c)
 	case COMMAND_STAGING:
 	case COMMAND_MAKE:
 	case COMMAND_MAKE_NOT:
+	case COMMAND_NCCL_GIVE:
+	case COMMAND_NCCL_TAKE:
 		tell_transports(sched, c);
 		break;
 	case COMMAND_PLAN_ADD:

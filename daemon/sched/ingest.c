@@ -9,6 +9,7 @@
 #include "proto/names.h"
 #include "proto/task.h"
 #include "sched/base/status.h"
+#include "sched/base/supervisor.h"
 #include "sched/base/tasks.h"
 #include "sched/queue/captured_groups.h"
 #include "sched/queue/complete.h"
@@ -55,7 +56,13 @@ static const struct handle *find_comm(const struct sched_session *s, const struc
 	return NULL;
 }
 
-static bool locate(const struct task *t, int32_t device, uint32_t *region, uint64_t offset,
+/* Memory that no worker has imported will do for an epoch that must wait for its workers. */
+static bool is_there(const struct region *g, const struct comm *c)
+{
+	return g->base && (!g->absent || c->comm_slot == EPOCH_WITHOUT_NCCL);
+}
+
+static bool locate(const struct task *t, const struct comm *c, uint32_t *region, uint64_t offset,
 		   uint64_t bytes, char **at)
 {
 	static char nowhere[1];
@@ -68,7 +75,8 @@ static bool locate(const struct task *t, int32_t device, uint32_t *region, uint6
 	if (!*region || *region >= s->nregions)
 		return false;
 	const struct region *g = &s->regions[*region];
-	if (!g->base || g->device != device || offset > g->bytes || bytes > g->bytes - offset)
+	if (!is_there(g, c) || g->device != t->member->device || offset > g->bytes ||
+	    bytes > g->bytes - offset)
 		return false;
 	*at = g->base + offset;
 	return true;
@@ -128,6 +136,17 @@ static __attribute__((noinline)) int check_more(struct scheduler *sched, const s
 	return NCCLSVC_OK;
 }
 
+/* Asks once, and before the task is matched, so that the workers also know the timeline that its
+ * stream waits for. */
+static __attribute__((noinline)) void want_nccl(struct scheduler *sched, struct comm *c)
+{
+	if (c->nccl_wanted || c->ending || c->ended)
+		return;
+	c->nccl_wanted = true;
+	supervisor_event(sched, &(struct event){.kind = EVENT_NCCL_WANTED,
+						.nccl = {.comm = c->slot, .epoch = c->epoch}});
+}
+
 /* *end: how the epoch ended, if the task is too late for it. */
 static int check(struct scheduler *sched, struct sched_session *s, struct task *t,
 		 const ncclsvc_status **end, const char **text)
@@ -154,8 +173,8 @@ static int check(struct scheduler *sched, struct sched_session *s, struct task *
 		*text = sentence;
 		return result;
 	}
-	const bool src_there = locate(t, device, &r->src_region, r->src_offset, src_bytes, &t->src);
-	if (!src_there || !locate(t, device, &r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
+	const bool src_there = locate(t, c, &r->src_region, r->src_offset, src_bytes, &t->src);
+	if (!src_there || !locate(t, c, &r->dst_region, r->dst_offset, dst_bytes, &t->dst)) {
 		/* A region may be gone with its GPU's worker before the epoch has ended on other
 		 * nodes. */
 		if (c->ending) {
@@ -177,6 +196,8 @@ static int check(struct scheduler *sched, struct sched_session *s, struct task *
 			return result;
 	}
 	t->comm = c;
+	if (c->comm_slot == EPOCH_WITHOUT_NCCL)
+		want_nccl(sched, c);
 	return NCCLSVC_OK;
 }
 
@@ -371,7 +392,7 @@ uint32_t ingest_ring(struct scheduler *sched, struct sched_session *s)
 	const uint32_t entries = s->entries;
 	const uint64_t enough = sched->steps + STEP_SLICE;
 	uint32_t taken = 0;
-	if (s->after > sched->commands_run)
+	if (s->after > sched->commands_run || (sched->draining && s->resumes))
 		return 0;
 	/* In a group, prefetches the second record with the first. */
 	__builtin_prefetch(svc_record_slot(s->ring, entries, s->next + 1));

@@ -224,9 +224,22 @@ static void answer_ping(struct scheduler *sched)
 	supervisor_event(sched, &(struct event){.kind = EVENT_PONG});
 }
 
+/* Nothing runs, and all tasks that are left are of sessions that submit them to the next daemon. */
+static bool rest_survives(const struct scheduler *sched)
+{
+	if (sched->jobs)
+		return false;
+	for (uint32_t i = 0; i < sched->config.sessions_max; i++) {
+		const struct sched_session *s = sched->sessions[i];
+		if (s && s->tasks && !s->resumes)
+			return false;
+	}
+	return true;
+}
+
 static void finish_drain(struct scheduler *sched)
 {
-	if (!sched->draining || sched->drained || sched->live)
+	if (!sched->draining || sched->drained || (sched->live && !rest_survives(sched)))
 		return;
 	sched->drained = true;
 	supervisor_event(sched, &(struct event){.kind = EVENT_DRAINED});

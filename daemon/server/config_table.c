@@ -76,6 +76,11 @@ const struct config_key config_keys[] = {
 	 "how often an idle daemon checks its scheduler; 0: never"},
 	{"worker_seconds", CONFIG_INT, true, AT(worker_seconds), 1, 3600, 60, NO_AUTO, NULL,
 	 "how long a GPU's worker may take to answer before it is replaced"},
+	{"worker_idle", CONFIG_INT, true, AT(worker_idle), 0, YEAR, 30, NO_AUTO, NULL,
+	 "after how many seconds an unused worker ends; 0: workers run as long as the daemon"},
+	{"idle_release", CONFIG_INT, true, AT(idle_release), 0, YEAR, 0, NO_AUTO, NULL,
+	 "after how many seconds an unused NCCL communicator's GPU memory is given back; 0: "
+	 "while it has members, never"},
 	{"stuck_after", CONFIG_INT, true, AT(stuck_after), 0, YEAR, 60, NO_AUTO, NULL,
 	 "after how many seconds a wait is logged with its reason; 0: never"},
 	{"mps", CONFIG_DIRECTORY, false, AT(mps), 0, NCCLSVC_MPS_DIRECTORY_MAX + 1, 0, NO_AUTO,

@@ -206,7 +206,9 @@ void list_daemon(struct server *s, struct session *c, uint32_t serial)
 			.protocol_max = SVC_PROTOCOL_MAX,
 			.pid = getpid(),
 			.uid = geteuid(),
-			.draining = s->draining,
+			.draining = s->draining	      ? NCCLSVC_ENDING
+				    : s->refuses_jobs ? NCCLSVC_DRAINED
+						      : NCCLSVC_SERVING,
 			.uptime_ns = since(now, s->start_ns),
 			.host_ranks = (uint32_t)s->config->ranks,
 			.host_threads = scheduler_threads(s->scheduler),

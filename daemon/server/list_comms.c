@@ -5,6 +5,7 @@
 
 #include "base/siphash.h"
 #include "channel/cluster.h"
+#include "comm/comm_gpus.h"
 #include "comm/peer/comm_peer.h"
 #include "coord/plan.h"
 #include "coord/rendezvous.h"
@@ -171,6 +172,7 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 			.pending = peer_pending(m),
 			.cluster_comm = cluster_comm(s, m->id),
 			.admit = m->admit,
+			.nccl = comm_nccl_state(m),
 		};
 		for (uint32_t k = 0; k < m->nranks; k++) {
 			ncclsvc_member_info member = {.rank = (int32_t)k,

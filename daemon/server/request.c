@@ -50,6 +50,7 @@ static bool takes_memory(unsigned opcode)
 	case SVC_DAEMON_INFO:
 	case SVC_WORLD:
 	case SVC_SHARED:
+	case SVC_DRAIN:
 	case SVC_CANCEL: /* for a session; cancellations of tasks are refused later */
 		return false;
 	default:
@@ -67,10 +68,23 @@ static bool administers(unsigned opcode)
 	case SVC_DAEMON_INFO:
 	case SVC_WORLD:
 	case SVC_CANCEL:
+	case SVC_DRAIN:
 		return true;
 	default:
 		return false;
 	}
+}
+
+/* True, after telling the session: the daemon was drained, and this would be a new job. Further
+ * processes of a job that is here are not. */
+static bool refused_job(struct server *s, struct session *c, unsigned opcode, uint32_t serial)
+{
+	if (!s->refuses_jobs || (opcode != SVC_ATTACH && opcode != SVC_JOIN) || c->comms ||
+	    c->account->held[SHARE_RING_BYTES])
+		return false;
+	session_error(c, opcode, serial, NCCLSVC_DRAINING,
+		      "the daemon was drained, and takes no new jobs");
+	return true;
 }
 
 static void hello(struct server *s, struct session *c, uint32_t serial, const struct svc_hello *m)
@@ -126,7 +140,7 @@ static void hello(struct server *s, struct session *c, uint32_t serial, const st
 		.region_bytes_max = s->config->user_region_bytes,
 		.daemon_version = NCCLSVC_VERSION_STRING,
 	};
-	r.mps = gpu_mps_advise(&s->gpus, c->uid, r.mps_directory);
+	r.mps = gpu_mps_advise(&s->gpus, &c->account->tenant, r.mps_directory);
 	session_reply(c, SVC_HELLO, serial, &r, sizeof(r), NULL, 0);
 	log_debug("session %u: %s, pid %d, user %u, protocol version %u", c->id, c->name, c->pid,
 		  c->uid, c->version);
@@ -223,12 +237,69 @@ static void cancel(struct server *s, struct session *c, uint32_t serial, const s
 		peer_cancel(comm, c->pid);
 }
 
+static void drain(struct server *s, struct session *c, uint32_t serial, const struct svc_drain *m)
+{
+	if (m->reserved || m->on > 1) {
+		session_error(c, SVC_DRAIN, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "on is neither 0 nor 1, or reserved is not 0");
+		return;
+	}
+	if (!c->admin) {
+		session_error(c, SVC_DRAIN, serial, NCCLSVC_PERMISSION,
+			      "only the socket for administration can drain the daemon");
+		return;
+	}
+	if (s->refuses_jobs != (m->on != 0))
+		log_info("on request of pid %d, the daemon takes %s", c->pid,
+			 m->on ? "no new jobs" : "new jobs again");
+	s->refuses_jobs = m->on != 0;
+	session_reply(c, SVC_DRAIN, serial, NULL, 0, NULL, 0);
+}
+
 static void submit(struct server *s, struct session *c, uint32_t serial, const struct svc_record *r)
 {
 	struct command cmd = {.kind = COMMAND_TASK, .session = c->slot};
 	cmd.task.serial = serial;
 	cmd.task.record = *r;
 	scheduler_command(s->scheduler, &cmd);
+}
+
+static void resume(struct server *s, struct session *c, uint32_t serial, const struct svc_resume *m)
+{
+	const bool comm = m->kind == SVC_RESUME_COMM, region = m->kind == SVC_RESUME_REGION;
+	const bool left = m->kind == SVC_RESUME_LEFT;
+	if (m->kind < SVC_RESUME_SESSION || m->kind > SVC_RESUME_LEFT || m->reserved ||
+	    !m->number != !(comm || region) || !m->lineage != !(comm || left) ||
+	    m->lineage & SVC_LINEAGE_RESUMED || !c->ring) {
+		session_error(c, SVC_RESUME, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "unknown kind, a field is out of range, or the session has no ring");
+		return;
+	}
+	if (m->kind == SVC_RESUME_SESSION) {
+		c->resumes = !s->cluster;
+		if (c->resumes)
+			scheduler_command(s->scheduler,
+					  &(struct command){.kind = COMMAND_SESSION_RESUMES,
+							    .session = c->slot});
+	} else if (region) {
+		c->next_region = *m;
+	} else {
+		c->next_join = *m;
+	}
+	if (comm && !c->resumed)
+		log_info("session %u (%s, pid %d) continues from the previous daemon", c->id,
+			 c->name, c->pid);
+	c->resumed = c->resumed || comm;
+	session_reply(c, SVC_RESUME, serial, NULL, 0, NULL, 0);
+}
+
+/* The daemon shuts down, and the session will send the request to its successor: it is not
+ * answered. */
+static bool is_for_successor(const struct server *s, const struct session *c, unsigned opcode)
+{
+	return s->draining && c->resumes &&
+	       (opcode == SVC_JOIN || opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT ||
+		opcode == SVC_RESUME || opcode == SVC_SUBMIT);
 }
 
 /* Checks the reserved field of the small requests, 4 bytes after their one argument. */
@@ -261,6 +332,8 @@ void request_handle(struct server *s, struct session *c, const struct svc_header
 			      s->path);
 		return;
 	}
+	if (refused_job(s, c, h->opcode, h->serial) || is_for_successor(s, c, h->opcode))
+		return;
 	if (takes_memory(h->opcode) && refused_memory(c, h->opcode, h->serial))
 		return;
 	switch (h->opcode) {
@@ -345,6 +418,9 @@ void request_handle(struct server *s, struct session *c, const struct svc_header
 	case SVC_SHARED_PART:
 		shares_part(c, h->serial, body);
 		break;
+	case SVC_RESUME:
+		resume(s, c, h->serial, body);
+		break;
 	case SVC_SPLIT:
 		comm_split(c, h->serial, body);
 		break;
@@ -381,6 +457,9 @@ void request_handle(struct server *s, struct session *c, const struct svc_header
 	}
 	case SVC_CANCEL:
 		cancel(s, c, h->serial, body);
+		break;
+	case SVC_DRAIN:
+		drain(s, c, h->serial, body);
 		break;
 	}
 }

@@ -19,6 +19,7 @@
 #include "base/timings.h"
 #include "channel/cluster.h"
 #include "comm/comm.h"
+#include "comm/comm_gpus.h"
 #include "comm/nodes/node_reports.h"
 #include "comm/peer/comm_peer.h"
 #include "comm/record/dump_file.h"
@@ -61,6 +62,7 @@ static uint64_t expire(void *arg, uint64_t now)
 	struct server *s = arg;
 	uint64_t next = earlier(expire_silent(s, now), comm_expire(&s->comms, now));
 	next = earlier(next, nccl_comm_expire(&s->gpus, now));
+	next = earlier(next, gpu_expire(&s->gpus, now));
 	next = earlier(next, session_retry(&s->sessions, now));
 	next = earlier(next, turns_retry(&s->memory, now));
 	next = earlier(next, relay_expire(s, now));
@@ -296,6 +298,12 @@ static void handle_event(struct server *s, const struct event *ev)
 	case EVENT_CAPTURED_GROUP_FAILED:
 		comm_captured_group_failed(&s->comms, ev->tasks.comm, &ev->tasks.status);
 		break;
+	case EVENT_NCCL_WANTED:
+		comm_event_nccl_wanted(&s->comms, ev->nccl.comm, ev->nccl.epoch);
+		break;
+	case EVENT_NCCL_TAKEN:
+		comm_event_nccl_taken(&s->comms, ev->nccl.comm, ev->nccl.epoch, ev->nccl.taken);
+		break;
 	case EVENT_INTERNODE_FAILED:
 		comm_internode_failed(&s->comms, ev->internode.comm, ev->internode.epoch,
 				      ev->internode.result, ev->internode.node);
@@ -455,6 +463,7 @@ void server_reload(struct server *s)
 {
 	peer_limits_read(&s->comms);
 	comms_reload(&s->comms);
+	loop_deadline(&s->loop, clock_now());
 }
 
 void server_drain(struct server *s, void (*drained)(void *arg), void *arg)
@@ -525,6 +534,9 @@ void server_close(struct server *s, int reason, const char *text)
 	struct session *c, *next;
 	if (s->loop.closing)
 		return;
+	/* No SPLIT or JOIN is answered on some ranks only: their sessions continue elsewhere. */
+	while (s->comms.own_messages)
+		remote_handle_own(&s->comms);
 	loop_close(&s->loop);
 	watcher_close(&s->watcher);
 	comm_close_all(&s->comms, reason);
@@ -552,6 +564,7 @@ void server_destroy(struct server *s)
 		scheduler_destroy(s->scheduler);
 	nccl_comm_free_all(&s->gpus);
 	plan_free_all(&s->comms);
+	comm_redops_free_all(&s->comms);
 	comm_free_all(&s->comms);
 	remote_free(&s->comms);
 	report_close(&s->comms);

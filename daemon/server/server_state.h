@@ -52,7 +52,8 @@ struct server {
 	struct relay relay;
 	struct watcher watcher;
 	uint64_t start_ns;
-	bool draining;
+	bool draining;	   /* it is ending */
+	bool refuses_jobs; /* it was drained, and takes no new ones */
 	void (*drained)(void *arg);
 	void *drained_arg;
 	void (*pong)(void *arg);

@@ -65,6 +65,7 @@ struct session {
 	struct account *account;
 	uint64_t since_ns;
 	uv_poll_t poll;
+	uv_poll_cb on_poll;
 	int polled; /* for these events */
 	bool poll_closed, scheduler_gone;
 	bool vacated, memory_gone; /* while it ends */
@@ -108,11 +109,17 @@ struct session {
 	uint32_t gpu_asked, gpu_known; /* bitmaps: workers that were told of the timelines, and that
 					  know them */
 
+	bool resumes;				  /* SVC_RESUME: it survives this daemon */
+	bool resumed;				  /* it has survived another */
+	struct svc_resume next_region, next_join; /* kind 0: none */
+
 	int bell; /* comm/peer/share_log.c: rings when another member shares memory; -1: none */
 	struct mapping *mappings; /* [1..nmappings) */
 	uint32_t nmappings, regions;
 	uint32_t free_mapping; /* the first unused one; 0: none */
 	uint64_t region_bytes;
+	uint32_t restoring;		  /* regions that new workers were asked to import again */
+	uint32_t unrestored;		  /* of these, regions that could not be imported */
 	struct region_call *region_calls; /* waiting for their turn at GPUs' workers (turns.h) */
 
 	struct membership *memberships; /* [1..nmemberships) */

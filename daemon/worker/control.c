@@ -95,6 +95,9 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 		worker_bad(w, cu.cuMemcpyDtoH(&(char){0}, w->scratch, 1),
 			   "the GPU does not answer");
 		break;
+	case WORKER_END:
+		w->quit = true;
+		return;
 	default:
 		log_error("the worker ignored a request of unknown kind %u: a defect of the daemon",
 			  m->kind);

@@ -57,7 +57,7 @@ PEER_INLINE uint64_t peer_segment(uint64_t bytes, uint32_t nranks)
 /* ---- Messages, as the argument of one kernel. It ignores the fields of `call` about data, and the
  * header. ---- */
 
-#define PEER_PARTS 32
+#define PEER_MESSAGES_MOST 32 /* of one kernel */
 
 struct peer_messages {
 	struct peer_call call;
@@ -70,7 +70,7 @@ struct peer_messages {
 		uint64_t at;
 		uint64_t header; /* the type in the upper bits, the bytes below: peer_message */
 		uint64_t share, share_at; /* of a Recv's buffer; 0: none */
-	} parts[PEER_PARTS];
+	} parts[PEER_MESSAGES_MOST];
 };
 
 #define PEER_BLOCK_OF(peer_dir, channel) ((uint8_t)((peer_dir) << 4 | (channel)))

@@ -55,7 +55,7 @@ static void messages_check(unsigned blocks, const struct peer_messages *m)
 	for (unsigned i = 0; i < PEER_DIRS; i++)
 		if (m->first[i] > m->first[i + 1])
 			parts = UINT_MAX;
-	if (m->first[0] || parts > PEER_PARTS)
+	if (m->first[0] || parts > PEER_MESSAGES_MOST)
 		fake_die("a peer kernel of messages whose parts are out of order");
 	for (unsigned i = 0; i < blocks; i++) {
 		const unsigned peer_dir = m->block[i] >> 4, channel = m->block[i] & 15;
@@ -88,7 +88,7 @@ void peer_kernel_launch(const struct peer_kernel *kernel, unsigned blocks, unsig
 }
 
 struct reached {
-	struct fake_pin pins[PEER_RANKS + 3 + PEER_PARTS];
+	struct fake_pin pins[PEER_RANKS + 3 + PEER_MESSAGES_MOST];
 	unsigned n;
 };
 
@@ -143,7 +143,7 @@ static bool reach_all(struct reached *r, const struct peer_kernel *kernel, struc
 	return good;
 }
 
-#define PEERS (2 * PEER_RANKS + PEER_PARTS) /* peers' buffers, which a block looks up */
+#define PEERS (2 * PEER_RANKS + PEER_MESSAGES_MOST) /* peers' buffers, which a block looks up */
 
 struct block {
 	struct CUctx_st *context;

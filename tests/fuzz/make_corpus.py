@@ -8,7 +8,8 @@ import struct
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
 WORLD, JOIN_CANCEL, STAGING, ABORT, IDENTIFY, DESCRIBE, REFUSED_BY_LIBRARY = 19, 27, 28, 30, 31, 32, 33
-SHARES, SHARE, SHARED, SHARED_PART = 34, 35, 36, 37
+DRAIN = 38
+SHARES, SHARE, SHARED, SHARED_PART, RESUME = 34, 35, 36, 37, 39
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
 PLAN_FILE = 6  # the kind of fd for plans
@@ -60,11 +61,15 @@ BODIES = {
     "share": (SHARE, struct.pack("=IIII", 1, 1, 0, 1)),
     "shared": (SHARED, struct.pack("=IIQ", 1, 0, 0)),
     "shared_part": (SHARED_PART, struct.pack("=IIQ", 1, 0, 0)),
+    "resume_session": (RESUME, struct.pack("=IIII", 1, 0, 0, 0)),
+    "resume_region": (RESUME, struct.pack("=IIII", 2, 3, 0, 0)),
+    "resume_comm": (RESUME, struct.pack("=IIII", 3, 2, 7, 0)),
     "identify": (IDENTIFY, struct.pack("=64s", b"slurm 1234.0")),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
     "list_operations": (LIST, struct.pack("=IIQ", 11, 0, 0)),
     "daemon_info": (DAEMON_INFO, bytes(8)),
     "cancel": (CANCEL, struct.pack("=IIQ", 1, 0, 1)),
+    "drain": (DRAIN, struct.pack("=II", 1, 0)),
     "plan_commit": (PLAN_COMMIT, struct.pack("=IIIIQQ", 0, 0, 2, 4, 0, 0)),
     "plan_drop": (PLAN_DROP, struct.pack("=II", 0, 0)),
 }

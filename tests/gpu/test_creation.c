@@ -145,7 +145,7 @@ static void test_abandoned(void)
 	uint64_t killed = now_ns();
 	cluster_kill(&w.c, 1);
 	uint64_t ms = (hear(&ranks[0]) - killed) / 1000000;
-	report("told after %llu ms", (unsigned long long)ms);
+	report("noticed after %llu ms", (unsigned long long)ms);
 	CHECK(ms <= limit_ms(2000));
 	ranks_end(ranks, 2);
 	CHECK_EQ(device_info(session, 0).pid, worker);

@@ -56,7 +56,7 @@ static ncclsvc_result one_by_one(struct actor *a)
 }
 
 /* Waits until the communicator reports that a member is gone. */
-static ncclsvc_result until_told(struct actor *a)
+static ncclsvc_result until_noticed(struct actor *a)
 {
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; now_ns() < end;) {
 		ncclsvc_result r = ncclsvc_dispatch(a->r.session, 5);
@@ -145,7 +145,7 @@ static ncclsvc_result suffer(struct actor *a, enum when when)
 	if (when != IDLE && when != WAITING)
 		r = ncclsvc_wait_all(a->r.session, WAIT_MS);
 	/* The running work may have ended before the failure. */
-	return r || when == AWAITED || when == FAULT ? r : until_told(a);
+	return r || when == AWAITED || when == FAULT ? r : until_noticed(a);
 }
 
 /* An MPS server may destroy the context of every client of the GPU together with the victim's. Such
@@ -231,7 +231,7 @@ struct scene {
 	struct nodes w;
 	int n;
 	struct client ranks[RANKS_MAX];
-	uint64_t told_ms, released_ms, rebuilt_ms; /* the longest of all rounds */
+	uint64_t noticed_ms, released_ms, rebuilt_ms; /* the longest of all rounds */
 	int contexts_lost;
 };
 
@@ -310,7 +310,7 @@ static void play_round(struct scene *s, enum when when, int victim, bool worker,
 	for (int i = 0; i < s->n; i++) {
 		if (dead[i])
 			continue;
-		worst(&s->told_ms, killed, hear(&s->ranks[i]));
+		worst(&s->noticed_ms, killed, hear(&s->ranks[i]));
 		uint64_t released = hear(&s->ranks[i]);
 		if (released == CONTEXT_LOST) {
 			s->contexts_lost++;
@@ -387,15 +387,16 @@ void failure_rounds(int nodes, int each, enum when when, bool worker)
 		nodes_stop(&s.w);
 	else
 		gpu_daemon_stop(&s.d);
-	unsigned told = limit_ms(setup.mps ? 2000 : 100),
+	unsigned noticed = limit_ms(setup.mps ? 2000 : 100),
 		 rebuilt = limit_ms(setup.mps ? 4000 : 1500);
-	report("%d rounds; at worst told after %llu ms (limit %u), stream released after %llu ms, "
+	report("%d rounds; at worst noticed after %llu ms (limit %u), stream released after %llu "
+	       "ms, "
 	       "rebuilt in %llu ms (limit %u)",
-	       n, (unsigned long long)s.told_ms, told, (unsigned long long)s.released_ms,
+	       n, (unsigned long long)s.noticed_ms, noticed, (unsigned long long)s.released_ms,
 	       (unsigned long long)s.rebuilt_ms, rebuilt);
 	if (s.contexts_lost)
 		report("MPS ended %d survivors' contexts: they were started anew", s.contexts_lost);
-	CHECK(s.told_ms <= told);
+	CHECK(s.noticed_ms <= noticed);
 	CHECK(s.rebuilt_ms <= rebuilt);
 }
 
@@ -462,8 +463,8 @@ const struct gpu_test failure_tests[] = {
 	{"failures/trainer_inside", test_inside, 2, 120, TEST_QUICK},
 	{"failures/trainer_torn", test_torn, 2, 120, TEST_QUICK},
 	{"failures/trainer_fault", test_fault, 2, 180, TEST_REAL},
-	{"failures/worker_idle", test_worker_idle, 2, 120, 0},
-	{"failures/worker_between", test_worker_between, 2, 120, 0},
-	{"failures/worker_inside", test_worker_inside, 2, 120, TEST_QUICK},
+	{"failures/worker_idle", test_worker_idle, 2, 120, TEST_NCCL},
+	{"failures/worker_between", test_worker_between, 2, 120, TEST_NCCL},
+	{"failures/worker_inside", test_worker_inside, 2, 120, TEST_QUICK | TEST_NCCL},
 	{0},
 };

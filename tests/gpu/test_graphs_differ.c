@@ -39,14 +39,14 @@ static CUgraphExec capture_sum(struct rank *r, CUdeviceptr p, size_t n)
 }
 
 /* Without a deadline, all ranks' streams continue in time, and all ranks learn what differs. */
-static void is_told(struct rank *r, uint64_t since, const char *text)
+static void learns(struct rank *r, uint64_t since, const char *text)
 {
 	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
 	kernels_over(r, NCCLSVC_MISMATCH);
 	says(text);
 	const unsigned ms = (unsigned)((now_ns() - since) / MS);
 	if (!r->rank)
-		report("told after %u ms", ms);
+		report("noticed after %u ms", ms);
 	CHECK(ms < limit_ms(100));
 }
 
@@ -65,7 +65,7 @@ static void replay_rank(struct client *c)
 		rank_check_usable(&r);
 		const uint64_t begin = now_ns();
 		graph_launch(bad, r.stream);
-		is_told(&r, begin, "count");
+		learns(&r, begin, "count");
 		kernels_rejoin(&r);
 		graph_destroy(good);
 		graph_destroy(bad);
@@ -98,7 +98,7 @@ static void sums_differ(struct rank *r, CUdeviceptr p)
 	rank_check_usable(r);
 	const uint64_t begin = now_ns();
 	kernels_sum(r, p, is_last(r) ? LARGE_WORDS : SMALL);
-	is_told(r, begin, "count");
+	learns(r, begin, "count");
 	kernels_rejoin(r);
 }
 
@@ -110,7 +110,7 @@ static void messages_differ(struct rank *r, CUdeviceptr p)
 		kernels_send(r, p, SMALL, 1, NULL);
 	else if (r->rank == 1)
 		kernels_recv(r, p, LARGE_WORDS, 0, NULL);
-	is_told(r, begin, "count");
+	learns(r, begin, "count");
 	kernels_rejoin(r);
 }
 

@@ -182,8 +182,8 @@ static void test_killed(void)
 	const uint64_t killed = now_ns();
 	client_kill(&ranks[n - 1]);
 	for (int i = 0; i < n - 1; i++) {
-		const uint64_t told = hear(&ranks[i]) - killed;
-		last = last > told ? last : told;
+		const uint64_t noticed = hear(&ranks[i]) - killed;
+		last = last > noticed ? last : noticed;
 	}
 	CHECK(last < PEER_HEARTBEAT_NS / 2); /* otherwise kernels would end by themselves */
 	client_start(&ranks[n - 1], mortal_rank);
@@ -191,7 +191,7 @@ static void test_killed(void)
 	say(&ranks[n - 1], READY);
 	ranks_end(ranks, n);
 	gpu_daemon_stop(&d);
-	report("told after %d ms", (int)(last / MS));
+	report("noticed after %d ms", (int)(last / MS));
 }
 
 /* ---- The daemon is killed ---- */

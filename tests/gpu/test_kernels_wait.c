@@ -117,7 +117,7 @@ static void test_wait(void)
 
 /* ---- Callbacks ---- */
 
-struct told {
+struct completions {
 	unsigned n;
 	ncclsvc_task last;
 	ncclsvc_result result;
@@ -125,43 +125,43 @@ struct told {
 
 static void tell(ncclsvc_task task, ncclsvc_result result, void *arg)
 {
-	struct told *told = arg;
-	CHECK(task > told->last);
-	told->n++;
-	told->last = task;
-	told->result = result;
+	struct completions *completions = arg;
+	CHECK(task > completions->last);
+	completions->n++;
+	completions->last = task;
+	completions->result = result;
 }
 
-static void dispatch(struct waiter *w, struct told *told)
+static void dispatch(struct waiter *w, struct completions *completions)
 {
 	stage("dispatching");
 	const ncclsvc_task task = begin(w);
 	const uint64_t since = now_ns();
-	const unsigned before = told->n;
-	while (told->last != task)
+	const unsigned before = completions->n;
+	while (completions->last != task)
 		CHECK_OK(ncclsvc_dispatch(w->r.session, WAIT_MS));
 	check_time(since);
-	CHECK_EQ(told->n, before + 1);
-	CHECK_OK(told->result);
+	CHECK_EQ(completions->n, before + 1);
+	CHECK_OK(completions->result);
 }
 
 /* The event loop sleeps in poll until there is something to do. */
-static void poll_fd(struct waiter *w, struct told *told, unsigned n)
+static void poll_fd(struct waiter *w, struct completions *completions, unsigned n)
 {
 	stage("polling for %u", n);
 	struct pollfd fd = {.fd = ncclsvc_get_fd(w->r.session), .events = POLLIN};
 	CHECK(fd.fd >= 0);
-	const unsigned before = told->n;
+	const unsigned before = completions->n;
 	ncclsvc_task task = 0;
 	for (unsigned i = 0; i < n; i++)
 		task = begin(w);
 	const uint64_t since = now_ns();
-	while (told->last != task) {
+	while (completions->last != task) {
 		CHECK_EQ(poll(&fd, 1, WAIT_MS), 1);
 		CHECK_OK(ncclsvc_dispatch(w->r.session, 0));
 	}
 	check_time(since);
-	CHECK_EQ(told->n, before + n);
+	CHECK_EQ(completions->n, before + n);
 }
 
 /* With no kernel running, nothing wakes the loop. */
@@ -180,32 +180,32 @@ static void poll_quiet(struct waiter *w)
 }
 
 /* The callback also reports failures. */
-static void dispatch_failure(struct waiter *w, struct told *told)
+static void dispatch_failure(struct waiter *w, struct completions *completions)
 {
 	ncclsvc_task task;
 	stage("dispatching a failure");
 	CHECK_OK(ncclsvc_all_reduce(at(w->p), at(w->p), w->late ? 1 : 2, NCCLSVC_UINT32,
 				    NCCLSVC_SUM, w->r.comm, &task));
-	while (told->last != task)
+	while (completions->last != task)
 		CHECK_OK(ncclsvc_dispatch(w->r.session, WAIT_MS));
-	CHECK_EQ(told->result, NCCLSVC_MISMATCH);
+	CHECK_EQ(completions->result, NCCLSVC_MISMATCH);
 	CHECK_RESULT(ncclsvc_test(w->r.session, task), NCCLSVC_MISMATCH);
 }
 
 static void dispatch_rank(struct client *c)
 {
 	struct waiter w;
-	struct told told = {0};
+	struct completions completions = {0};
 	waiter_open(&w, c);
-	ncclsvc_set_callback(w.r.session, tell, &told);
+	ncclsvc_set_callback(w.r.session, tell, &completions);
 	for (int i = 0; i < 3; i++)
-		dispatch(&w, &told);
+		dispatch(&w, &completions);
 	poll_quiet(&w);
-	poll_fd(&w, &told, 1);
-	poll_fd(&w, &told, 5);
+	poll_fd(&w, &completions, 1);
+	poll_fd(&w, &completions, 5);
 	poll_quiet(&w);
 	check_sum(&w);
-	dispatch_failure(&w, &told);
+	dispatch_failure(&w, &completions);
 	ncclsvc_set_callback(w.r.session, NULL, NULL);
 	waiter_close(&w);
 }

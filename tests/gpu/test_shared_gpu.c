@@ -458,34 +458,6 @@ static void test_killed(void)
 	gpu_daemon_stop(&d);
 }
 
-/* NCCL takes no part in the epoch, and so does not report the loss of the worker. */
-static void worker_rank(struct client *c)
-{
-	struct rank r;
-	rank_open(&r, c);
-	rank_check_usable(&r);
-	say(c, READY);
-	CHECK_EQ(hear(c), GO);
-	if (!c->rank)
-		CHECK_EQ(kill(device_info(r.session, 0).pid, SIGKILL), 0);
-	kernels_over(&r, NCCLSVC_WORKER_LOST);
-	kernels_rejoin(&r);
-	rank_close(&r);
-}
-
-static void test_worker(void)
-{
-	struct daemon d;
-	struct client ranks[2];
-	setup.per_gpu = 2;
-	gpu_daemon_start(&d);
-	clients_start(ranks, 2, &d, worker_rank, NULL);
-	hear_all(ranks, 2, READY);
-	say_all(ranks, 2, GO);
-	ranks_end(ranks, 2);
-	gpu_daemon_stop(&d);
-}
-
 /* ---- One process with two ranks ---- */
 
 static void *thread_main(void *arg)
@@ -615,7 +587,6 @@ const struct gpu_test shared_gpu_tests[] = {
 	{"shared_gpu/staged/lists", test_staged_lists, 1, 60, FLAGS},
 	{"shared_gpu/listed", test_listed, 1, 60, FLAGS},
 	{"shared_gpu/killed", test_killed, 1, 60, FLAGS},
-	{"shared_gpu/worker_killed", test_worker, 1, 60, FLAGS},
 	{"shared_gpu/threads", test_threads, 1, 60, FLAGS},
 	{"shared_gpu/group", test_group, 1, 60, FLAGS},
 	{"shared_gpu/dropin", test_dropin, 1, 60, FLAGS},

@@ -87,15 +87,15 @@ static void kill_one(enum victim victim)
 		const ncclsvc_result want = victim == WORKER ? NCCLSVC_WORKER_LOST
 					    : i		     ? NCCLSVC_DAEMON_LOST
 							     : NCCLSVC_PEER_GONE;
-		uint64_t told = hear(&ranks[i]) - killed;
+		uint64_t noticed = hear(&ranks[i]) - killed;
 		ncclsvc_result is = -(int)hear(&ranks[i]);
 		uint64_t who = hear(&ranks[i]);
 		report("rank %d: %s after %llu ms", i, ncclsvc_result_name(is),
-		       (unsigned long long)(told / 1000000));
+		       (unsigned long long)(noticed / 1000000));
 		CHECK_EQ(is, want);
 		CHECK(is == NCCLSVC_DAEMON_LOST || who == BETWEEN ||
 		      who == (victim == DAEMON ? 101 : 1));
-		CHECK(told / 1000000 <= limit_ms(i ? 1000 : 200));
+		CHECK(noticed / 1000000 <= limit_ms(i ? 1000 : 200));
 	}
 	if (victim == TRAINER)
 		client_start(&ranks[1], restarted);

@@ -102,6 +102,8 @@ void daemon_restart(struct daemon *d, ...) __attribute__((sentinel));
 void daemon_stop(struct daemon *d);
 /* Waits for its exit, and checks the exit code and the log. */
 void daemon_wait_exit(struct daemon *d, int code);
+/* Ends it by SIGTERM; daemon_restart may follow. */
+void daemon_terminate(struct daemon *d);
 /* Kills the daemon by SIGKILL, and checks its log. */
 void daemon_kill(struct daemon *d);
 struct usage daemon_usage(const struct daemon *d);

@@ -144,11 +144,12 @@ struct usage daemon_usage(const struct daemon *d)
 
 void daemon_finishes(const struct daemon *d)
 {
-	struct usage u;
+	struct usage u = {0};
 	for (uint64_t end = now_ns() + FINISH_MS * 1000000ull, now = 0; now < end; sleep_ms(5)) {
 		now = now_ns();
 		u = daemon_usage(d);
-		if (u.fds == d->base.fds && u.memfds == d->base.memfds)
+		/* A worker that has ended leaves no socket. */
+		if (u.fds <= d->base.fds && u.memfds == d->base.memfds)
 			return;
 	}
 	check_failed(__FILE__, __LINE__,
@@ -306,7 +307,7 @@ static void remove_dir(const struct daemon *d)
 	rmdir(d->dir);
 }
 
-void daemon_wait_exit(struct daemon *d, int code)
+static void await_exit(const struct daemon *d, int code)
 {
 	int status;
 	if (!reap(d->pid, &status, WAIT_MS))
@@ -317,7 +318,19 @@ void daemon_wait_exit(struct daemon *d, int code)
 	CHECK_EQ(WEXITSTATUS(status), code);
 	check_log(d);
 	CHECK(access(d->socket, F_OK) < 0);
+}
+
+void daemon_wait_exit(struct daemon *d, int code)
+{
+	await_exit(d, code);
 	remove_dir(d);
+	forget(d);
+}
+
+void daemon_terminate(struct daemon *d)
+{
+	CHECK(!kill(d->pid, SIGTERM));
+	await_exit(d, 0);
 	forget(d);
 }
 

@@ -52,23 +52,11 @@ has_ended() {
 @test "the system units are in order" {
 	needs systemd-analyze
 	units "$BUILD/scripts/systemd"
-	cp "$BUILD/scripts/systemd/ncclsvc-mps.service" "$dir"
-	mkdir "$dir/ncclsvcd.service.d"
-	cp "$here/../../scripts/systemd/ncclsvcd-mps.conf" "$dir/ncclsvcd.service.d/mps.conf"
-	run systemd-analyze verify --man=no "$dir/ncclsvcd.service" "$dir/ncclsvcd.socket" \
-		"$dir/ncclsvc-mps.service"
+	run systemd-analyze verify --man=no "$dir/ncclsvcd.service" "$dir/ncclsvcd.socket"
 	echo "$output"
 	[ "$status" -eq 0 ]
 	# The output may report faults of this machine's other units.
 	[[ $output != *ncclsvc* ]]
-}
-
-@test "workers look for MPS where its unit puts it" {
-	for unit in ncclsvc-mps.service ncclsvcd-mps.conf; do
-		grep -qx 'Environment=CUDA_MPS_PIPE_DIRECTORY=/run/ncclsvc-mps' \
-			"$here/../../scripts/systemd/$unit"
-	done
-	grep -qx 'RuntimeDirectory=ncclsvc-mps' "$here/../../scripts/systemd/ncclsvc-mps.service"
 }
 
 @test "the service may open NVIDIA's device files, and no others" {
@@ -219,6 +207,43 @@ has_ended() {
 	[ -S "$dir/s" ]
 }
 
+# A user's systemd runs in namespaces of its own, with the user's units.
+@test "ncclsvc-ctl does not start a service that is stopped" {
+	needs dbus-daemon
+	needs unshare
+	[ -x /lib/systemd/systemd ] || skip "systemd is not installed"
+	unshare -m -p --fork --mount-proc true 2>/dev/null || skip "no namespaces here"
+	units "$BUILD/scripts/systemd/user"
+	mkdir -p "$dir/run" "$dir/conf/systemd/user"
+	chmod 700 "$dir/run"
+	mv "$dir"/ncclsvcd.* "$dir/conf/systemd/user/"
+	cat >"$dir/script" <<-'END'
+		ctl=$1
+		mount -t tmpfs tmpfs /run/systemd && mkdir /run/systemd/system || exit 77
+		dbus-daemon --session --address="$DBUS_SESSION_BUS_ADDRESS" --fork --nopidfile
+		/lib/systemd/systemd --user --unit=basic.target &
+		for _ in $(seq 50); do
+			systemctl --user start ncclsvcd.socket 2>/dev/null && break
+			sleep 0.1
+		done
+		[ "$(systemctl --user is-active ncclsvcd.socket)" = active ] || exit 77
+		ln "$XDG_RUNTIME_DIR/ncclsvc/ncclsvcd.sock" "$XDG_RUNTIME_DIR/link"
+		"$ctl" status; echo "code $?, $(systemctl --user is-active ncclsvcd.service)"
+		"$ctl" --socket "$XDG_RUNTIME_DIR/link" tasks; echo "code $?, $(systemctl --user is-active ncclsvcd.service)"
+		systemctl --user start ncclsvcd.service
+		"$ctl" tasks; echo "code $?, $(systemctl --user is-active ncclsvcd.service)"
+		systemctl --user stop ncclsvcd.service
+		"$ctl" why; echo "code $?, $(systemctl --user is-active ncclsvcd.service)"
+	END
+	XDG_RUNTIME_DIR=$dir/run XDG_CONFIG_HOME=$dir/conf DBUS_SESSION_BUS_ADDRESS=unix:path=$dir/run/bus \
+		run timeout 60 unshare -m -p --fork --mount-proc bash "$dir/script" "$ctl"
+	echo "$output"
+	[ "$status" -ne 77 ] || skip "systemd does not run in a namespace here"
+	[ "$(grep -c '^code 4, inactive$' <<<"$output")" -eq 3 ]
+	[ "$(grep -c '^code 0, active$' <<<"$output")" -eq 1 ]
+	[ "$(grep -c 'the service is stopped (`systemctl --user start ncclsvcd` starts it)' <<<"$output")" -eq 3 ]
+}
+
 @test "an inherited socket of another type is refused" {
 	needs systemd-socket-activate
 	systemd-socket-activate -l "$dir/s" "$daemon" 2>"$dir/log" 3>&- &
@@ -232,7 +257,7 @@ has_ended() {
 	eventually grep -q 'not a listening AF_UNIX SOCK_SEQPACKET socket' "$dir/log"
 }
 
-@test "systemd is told: ready, status, watchdog, reloading, stopping" {
+@test "systemd is notified: ready, status, watchdog, reloading, stopping" {
 	mkdir "$dir/n"
 	run timeout 60 python3 "$here/notify.py" "$daemon" "$dir/n"
 	echo "$output"

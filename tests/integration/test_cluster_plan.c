@@ -135,7 +135,7 @@ static void a_member_goes(bool dies)
 		client_kill(&clients[1]);
 	else
 		say(&clients[1], GO);
-	print_message("told after %.1f ms\n", (double)(hear(&clients[0]) - then) / 1e6);
+	print_message("noticed after %.1f ms\n", (double)(hear(&clients[0]) - then) / 1e6);
 	if (!dies)
 		clients_end(&clients[1], 1);
 	client_start(&clients[1], newcomer);
@@ -144,13 +144,13 @@ static void a_member_goes(bool dies)
 	cluster_stop(&c);
 }
 
-static void a_member_that_dies_is_told_to_other_nodes(void **state)
+static void other_nodes_learn_that_a_member_died(void **state)
 {
 	(void)state;
 	a_member_goes(true);
 }
 
-static void a_member_that_leaves_is_told_to_other_nodes(void **state)
+static void other_nodes_learn_that_a_member_left(void **state)
 {
 	(void)state;
 	a_member_goes(false);
@@ -321,8 +321,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(plans_of_many_tasks_cross_nodes),
-		TEST(a_member_that_dies_is_told_to_other_nodes),
-		TEST(a_member_that_leaves_is_told_to_other_nodes),
+		TEST(other_nodes_learn_that_a_member_died),
+		TEST(other_nodes_learn_that_a_member_left),
 		TEST(a_plan_begins_anew),
 		TEST(a_node_that_goes_is_named),
 		TEST(the_gathering_node_goes),

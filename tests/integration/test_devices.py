@@ -233,7 +233,7 @@ class Devices(unittest.TestCase):
         self.assertLess(time.monotonic() - begun, 25)
         self.assertEqual(level, "PROBLEM")
         self.assertIn("within 10 s", text)
-        self.assertIn("-multiuser-server", text)
+        self.assertIn("an MPS of its own", text)
         os.unlink(os.path.join(self.fake.name, "fault.wedge"))
 
     def test_doctor_and_mps(self):

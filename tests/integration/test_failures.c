@@ -116,7 +116,7 @@ static void ends_or_waits(struct client *me)
 	_exit(0); /* as programs do on an error: without leaving */
 }
 
-static void each_way_to_end_is_told_apart(void **state)
+static void each_way_to_end_is_distinguished(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
@@ -365,8 +365,8 @@ static void a_restarted_daemon_remembers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(each_way_to_end_is_told_apart),   TEST(a_clean_end_is_no_failure),
-		TEST(exits_on_an_error_are_no_causes), TEST(a_rank_that_has_rejoined_is_a_cause),
+		TEST(each_way_to_end_is_distinguished), TEST(a_clean_end_is_no_failure),
+		TEST(exits_on_an_error_are_no_causes),	TEST(a_rank_that_has_rejoined_is_a_cause),
 		TEST(a_restarted_daemon_remembers),
 	};
 	return cmocka_run_group_tests_name("failures", tests, NULL, NULL);

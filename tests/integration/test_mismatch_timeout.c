@@ -455,7 +455,7 @@ static void waits_for_refused(struct client *me)
 	ncclsvc_close(s);
 }
 
-static void a_refused_join_is_told_to_those_who_wait(void **state)
+static void waiting_ranks_learn_of_a_refused_join(void **state)
 {
 	struct daemon d;
 	struct client clients[3];
@@ -552,7 +552,7 @@ int main(void)
 		TEST(a_join_deadline_names_the_missing_ranks),
 		TEST(the_odd_one_out_is_named),
 		TEST(joins_that_expire_together_name_the_same_ranks),
-		TEST(a_refused_join_is_told_to_those_who_wait),
+		TEST(waiting_ranks_learn_of_a_refused_join),
 		TEST(late_tasks_get_the_same_status),
 		TEST(a_stale_epoch_is_refused),
 	};

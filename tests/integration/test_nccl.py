@@ -13,6 +13,8 @@ import tempfile
 import time
 import unittest
 
+from test_tenants import POD_A, Groups
+
 ENV = os.environ
 NOBODY = 65534
 
@@ -261,9 +263,19 @@ class Preload(unittest.TestCase):
                                    "NCCLSVC_MPS_DIRECTORY": directory}, user=NOBODY), "")
         doctor = subprocess.run([ENV["NCCLSVC_CTL"], "doctor"], env=self.env, text=True, user=NOBODY,
                                 capture_output=True, timeout=60, check=False)
-        self.assertIn(f"processes of user {NOBODY} do not use it", doctor.stdout)
+        self.assertIn("this process belongs to another, and does not use it", doctor.stdout)
 
-    def test_who_is_without_mps_is_told_once(self):
+    def test_another_tenant_of_the_user_is_not_led(self):
+        groups = Groups()
+        self.addCleanup(groups.remove)
+        directory = self.start_with_mps()
+        self.assertEqual(self.led(), directory)
+        with groups.inside(POD_A):
+            self.assertEqual(self.led(), "")
+            self.assertEqual(self.led({"CUDA_MPS_PIPE_DIRECTORY": directory, "NCCLSVC_MPS_DIRECTORY": directory}), "")
+        self.assertEqual(self.led(), directory)
+
+    def test_a_process_without_mps_is_reported_once(self):
         directory = self.start_with_mps()
         self.assertIn("use it through the same MPS server", self.rank("late"))
         early = self.rank("early")

@@ -140,7 +140,7 @@ static void held_tasks_fail_when_a_member_dies(void **state)
 	client_kill(&clients[1]);
 	uint64_t then = now_ns();
 	uint64_t told = hear(&clients[0]);
-	print_message("told after %.1f ms\n", ((double)told - (double)then) / 1e6);
+	print_message("noticed after %.1f ms\n", ((double)told - (double)then) / 1e6);
 	CHECK(in_time(then, told, SECOND / (sanitized() ? 1 : 10)));
 	client_start(&clients[1], restarted);
 	clients_end(clients, 2);

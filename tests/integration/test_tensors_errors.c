@@ -124,7 +124,7 @@ static void clashing(struct client *me)
 	side_close(&x);
 }
 
-static void sides_that_disagree_are_told_and_go_on(void **state)
+static void sides_that_disagree_get_the_reason_and_go_on(void **state)
 {
 	(void)state;
 	run_pair(clashing);
@@ -475,7 +475,7 @@ static void a_list_without_room_is_not_overtaken(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(sides_that_disagree_are_told_and_go_on),
+		TEST(sides_that_disagree_get_the_reason_and_go_on),
 		TEST(another_number_of_tensors),
 		TEST(the_first_tensor_that_differs_is_named),
 		TEST(a_refusal_is_the_peers_error_too),

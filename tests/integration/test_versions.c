@@ -59,7 +59,7 @@ static void requests_of_the_next_version_are_refused(void **state)
 	daemon_stop(&d);
 }
 
-static void a_future_client_is_told_both_ranges(void **state)
+static void a_future_client_gets_both_ranges(void **state)
 {
 	struct daemon d;
 	struct relay relay;
@@ -90,7 +90,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(a_newer_library_works),
 		TEST(requests_of_the_next_version_are_refused),
-		TEST(a_future_client_is_told_both_ranges),
+		TEST(a_future_client_gets_both_ranges),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

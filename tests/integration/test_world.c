@@ -245,7 +245,7 @@ static void no_gpu(struct client *me)
 	ncclsvc_close(s);
 }
 
-static void a_gpu_that_cannot_be_used_is_told(void **state)
+static void a_gpu_that_cannot_be_used_is_reported(void **state)
 {
 	struct daemon d;
 	struct client clients[RANKS];
@@ -256,7 +256,7 @@ static void a_gpu_that_cannot_be_used_is_told(void **state)
 	daemon_stop(&d);
 }
 
-static void ranks_that_mean_different_worlds_are_told(void **state)
+static void ranks_that_mean_different_worlds_get_an_error(void **state)
 {
 	struct daemon d;
 	struct client clients[RANKS];
@@ -315,8 +315,8 @@ int main(void)
 		TEST(a_world_has_its_groups),
 		TEST(without_configuration_all_is_data),
 		TEST(bad_parameters_are_named_before_anything_is_joined),
-		TEST(a_gpu_that_cannot_be_used_is_told),
-		TEST(ranks_that_mean_different_worlds_are_told),
+		TEST(a_gpu_that_cannot_be_used_is_reported),
+		TEST(ranks_that_mean_different_worlds_get_an_error),
 		TEST(a_rank_that_dies_comes_back),
 		TEST(so_it_does_with_the_daemon),
 	};

@@ -202,7 +202,7 @@ static void differing(struct client *me)
 	ncclsvc_close(s);
 }
 
-static void ranks_that_mean_different_worlds_are_told(void **state)
+static void ranks_that_mean_different_worlds_get_an_error(void **state)
 {
 	(void)state;
 	run(differing, RANKS, NULL, "owner");
@@ -365,7 +365,7 @@ int main(void)
 		TEST(two_jobs_do_not_meet),
 		TEST(nor_do_those_of_two_users),
 		TEST(bad_options_are_named),
-		TEST(ranks_that_mean_different_worlds_are_told),
+		TEST(ranks_that_mean_different_worlds_get_an_error),
 		TEST(a_rank_killed_before_all_have_joined_is_named),
 		TEST(a_rank_killed_before_its_groups_is_named),
 		TEST(a_rank_that_dies_comes_back),

@@ -434,7 +434,7 @@ class Errors(Case):
         self.says(negative, "InvalidArgument", "remote_rank is -1")
         self.says(large, "InvalidArgument", f"remote_rank is {1 << 40}")
 
-    def test_a_false_signal_is_told_to_both(self):
+    def test_both_sides_learn_of_a_false_signal(self):
         sender, receiver = run(2, false_signal)
         self.says(sender, "InvalidArgument", "input_signal is false")
         self.says(receiver, "InvalidArgument", "rank 0")
@@ -885,7 +885,7 @@ class Process(Case):
             self.assertEqual(first, [0, 2, 4])
             self.assertEqual(second, [0, 2, 4])
 
-    def test_a_forked_process_is_told(self):
+    def test_a_forked_process_gets_an_error(self):
         for error, parents in run(2, forked):
             self.says(error, "Fail", "forked this one")
             self.assertEqual(parents, [0, 2])  # its session is unaffected

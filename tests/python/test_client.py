@@ -245,7 +245,7 @@ class ClientTest(unittest.TestCase):
             self.assertEqual(session.wait(by_socket).result, 0)
             eventually(lambda: ring.done(1) == 8, "end for the stream")
 
-    def test_a_session_that_does_not_read_is_told_why_it_ended(self):
+    def test_a_session_that_does_not_read_learns_why_it_ended(self):
         for attached in False, True:
             with self.subTest(attached=attached), self.connect() as session, self.connect() as other:
                 ring = session.attach() if attached else None

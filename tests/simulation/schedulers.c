@@ -121,7 +121,7 @@ int __wrap_svc_send(int sock, const void *message, size_t length, const int *fds
 	(void)flags;
 	if (length == sizeof(*h) + sizeof(struct svc_submit_reply))
 		memcpy(&st, h + 1, sizeof(st));
-	program_told((uint32_t)sock, h->serial, &st);
+	program_completed((uint32_t)sock, h->serial, &st);
 	return 0;
 }
 

@@ -85,7 +85,7 @@ void mpi_delay(uint32_t from, uint32_t to, uint64_t by);
 /* ---- Defined by each simulation ---- */
 
 /* The session's task has ended. */
-void program_told(uint32_t session, uint32_t serial, const ncclsvc_status *st);
+void program_completed(uint32_t session, uint32_t serial, const ncclsvc_status *st);
 /* The supervisor gets an event. */
 void program_event(uint32_t node, const struct event *event);
 /* Called after each round of the scheduler. */

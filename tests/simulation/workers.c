@@ -154,6 +154,11 @@ uint64_t gpu_patience_ns(const struct gpus *s)
 	return (uint64_t)s->config->worker_seconds * S;
 }
 
+void gpu_need(struct gpu *g)
+{
+	(void)g;
+}
+
 struct gpu *gpu_find(struct gpus *s, int32_t device)
 {
 	return device < 0 || (uint32_t)device >= s->ngpus ? NULL : s->gpu[device];

@@ -73,6 +73,7 @@ int gpu_setup(void **state)
 {
 	CUdevice device;
 	CUuuid uuid;
+	setenv("NCCLSVC_PEER", "0", 1); /* members register no staging memory */
 	setup(state);
 	for (int i = 0; i < gpus && i < 4; i++) {
 		ncclsvc_device_info *d = &peer.devices[gpus < 4 ? gpus - 1 - i : 3 - i];

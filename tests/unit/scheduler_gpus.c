@@ -18,6 +18,8 @@ uint32_t scheduler_nodes;
 enum transport_kind scheduler_transport = TRANSPORT_NCCL;
 struct member_pending *scheduler_pending;
 
+bool scheduler_without_nccl;
+
 struct gpu gpus[DEVICES];
 
 struct trainer trainers[SESSIONS];
@@ -111,7 +113,7 @@ void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *d
 	c.epoch_start.progress = progress_pages[comm];
 	c.epoch_start.pending = scheduler_pending;
 	c.epoch_start.transport = scheduler_transport;
-	c.epoch_start.comm_slot = comm;
+	c.epoch_start.comm_slot = scheduler_without_nccl ? EPOCH_WITHOUT_NCCL : comm;
 	command(c);
 }
 

@@ -36,6 +36,9 @@ extern enum transport_kind scheduler_transport;
 /* The pending tasks of the next communicators' members; NULL at first. */
 extern struct member_pending *scheduler_pending;
 
+/* Started communicators have no NCCL communicator. */
+extern bool scheduler_without_nccl;
+
 extern struct gpu {
 	struct worker_queue *queue;
 	int doorbell;

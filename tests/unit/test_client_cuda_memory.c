@@ -351,22 +351,16 @@ static void staging_memory_of_a_part_too_large_for_kernels(void **state)
 		skip();
 	ncclsvc_session *s = session(false);
 	GOOD(cu.cuMemGetInfo(&before, &total));
-	CUmemGenericAllocationHandle handle =
-		create(PEER_STAGING, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	GOOD(cu.cuMemExportToShareableHandle(&peer.lend_fd, handle,
-					     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-	peer.lend_bytes = PEER_STAGING;
 	peer.split_ranks = RANKS;
 	unsetenv("NCCLSVC_PEER");
 	assert_int_equal(ncclsvc_unique_id_create(&id), NCCLSVC_OK);
 	assert_int_equal(ncclsvc_comm_join_device(s, &id, RANKS, RANKS - 1, 0, WAIT_MS, &parent),
 			 NCCLSVC_OK);
 	assert_int_equal(ncclsvc_comm_split(parent, 0, 0, WAIT_MS, &part), NCCLSVC_OK);
-	assert_int_equal(peer.opcodes[SVC_REGION_LEND], 1);
+	assert_int_equal(peer.opcodes[SVC_REGION_LEND], 0);
+	assert_int_equal(peer.opcodes[SVC_REGION_CUDA_FD], 1);
 	setenv("NCCLSVC_PEER", "0", 1);
 	ncclsvc_close(s);
-	GOOD(cu.cuMemRelease(handle));
-	close(peer.lend_fd);
 	GOOD(cu.cuMemGetInfo(&after, &total));
 	assert_int_equal(after, before);
 }

@@ -71,10 +71,10 @@ static void no_advice(void **state)
 	(void)state;
 	advise(SVC_MPS_NONE, "");
 	finds(NULL, NULL);
-	advise(SVC_MPS_OTHER_USER, "");
+	advise(SVC_MPS_OTHER_TENANT, "");
 	finds(NULL, NULL);
 	/* The directory is ignored as well. */
-	advise(SVC_MPS_OTHER_USER, THERE);
+	advise(SVC_MPS_OTHER_TENANT, THERE);
 	finds(NULL, NULL);
 	advise((enum svc_mps_advice)77, THERE);
 	finds(NULL, NULL);
@@ -87,7 +87,7 @@ static void it_is_set_again(void **state)
 	finds(THERE, "32");
 	advise(SVC_MPS_JOIN, "/run/other");
 	finds("/run/other", "32");
-	advise(SVC_MPS_OTHER_USER, "");
+	advise(SVC_MPS_OTHER_TENANT, "");
 	finds(NULL, "32");
 	advise(SVC_MPS_JOIN, THERE);
 	finds(THERE, "32");

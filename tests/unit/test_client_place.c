@@ -128,7 +128,7 @@ static void session_memory_is_named_by_region(void **state)
 	struct op op = make(NCCLSVC_ALL_GATHER, shared + 100, shared + 1000, -1);
 	assert_int_equal(op_check(&op), NCCLSVC_OK);
 	assert_int_equal(op_place(&session, &op), NCCLSVC_OK);
-	assert_int_equal(op.chunk_bytes, 0);
+	assert_int_equal(op.staged.bytes, 0);
 	assert_int_equal(op.record.src_region, 7);
 	assert_int_equal(op.record.dst_region, 7);
 	assert_int_equal(op.record.src_offset, 100);
@@ -144,14 +144,14 @@ static void mixed_buffers_stage_one(void **state)
 	struct op op = make(NCCLSVC_ALL_REDUCE, plain, shared + 64, -1);
 	assert_int_equal(op_check(&op), NCCLSVC_OK);
 	assert_int_equal(op_place(&session, &op), NCCLSVC_OK);
-	assert_true(op.src_staged && !op.dst_staged);
-	assert_int_equal(op.chunk_bytes, ONE);
+	assert_true(op.staged.src && !op.staged.dst);
+	assert_int_equal(op.staged.bytes, ONE);
 	assert_int_equal(op.record.dst_region, 7);
 	op = make(NCCLSVC_ALL_REDUCE, shared, plain, -1);
 	assert_int_equal(op_check(&op), NCCLSVC_OK);
 	assert_int_equal(op_place(&session, &op), NCCLSVC_OK);
-	assert_true(!op.src_staged && op.dst_staged);
-	assert_int_equal(op.dst_at, 0);
+	assert_true(!op.staged.src && op.staged.dst);
+	assert_int_equal(op.staged.dst_at, 0);
 }
 
 static void staging_keeps_the_in_place_relation(void **state)
@@ -160,19 +160,20 @@ static void staging_keeps_the_in_place_relation(void **state)
 	struct op op = make(NCCLSVC_ALL_GATHER, plain + 512 + RANK * ONE, plain + 512, -1);
 	assert_int_equal(op_check(&op), NCCLSVC_OK);
 	assert_int_equal(op_place(&session, &op), NCCLSVC_OK);
-	assert_true(op.src_staged && op.dst_staged);
-	assert_int_equal(op.chunk_bytes, RANKS * ONE);
-	assert_int_equal(op.src_at, RANK * ONE);
-	assert_int_equal(op.dst_at, 0);
+	assert_true(op.staged.src && op.staged.dst);
+	assert_int_equal(op.staged.bytes, RANKS * ONE);
+	assert_int_equal(op.staged.src_at, RANK * ONE);
+	assert_int_equal(op.staged.dst_at, 0);
 	op = make(NCCLSVC_REDUCE_SCATTER, plain, plain + RANK * ONE, -1);
 	assert_int_equal(op_check(&op), NCCLSVC_OK);
 	assert_int_equal(op_place(&session, &op), NCCLSVC_OK);
-	assert_int_equal(op.chunk_bytes, RANKS * ONE);
-	assert_int_equal(op.dst_at, RANK * ONE);
+	assert_int_equal(op.staged.bytes, RANKS * ONE);
+	assert_int_equal(op.staged.dst_at, RANK * ONE);
 	op = make(NCCLSVC_ALL_TO_ALL, plain, plain + 2048, -1);
 	assert_int_equal(op_check(&op), NCCLSVC_OK);
 	assert_int_equal(op_place(&session, &op), NCCLSVC_OK);
-	assert_true(op.dst_at >= RANKS * ONE && op.chunk_bytes == op.dst_at + RANKS * ONE);
+	assert_true(op.staged.dst_at >= RANKS * ONE &&
+		    op.staged.bytes == op.staged.dst_at + RANKS * ONE);
 }
 
 int main(void)

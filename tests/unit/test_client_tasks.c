@@ -30,7 +30,7 @@ static void a_full_ring_says_again(void **state)
 	ncclsvc_close(s);
 }
 
-static void failures_are_told_once_and_remembered(void **state)
+static void failures_are_reported_once_and_remembered(void **state)
 {
 	ncclsvc_status st;
 	(void)state;
@@ -254,7 +254,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(a_full_ring_says_again),
-		TEST(failures_are_told_once_and_remembered),
+		TEST(failures_are_reported_once_and_remembered),
 		TEST(a_wrong_number_in_the_ring_ends_the_session),
 		TEST(staged_output_comes_once),
 		TEST(an_event_loop_misses_nothing),

@@ -269,11 +269,11 @@ static void gaps_between_parts_are_zero(void **state)
 	ncclsvc_tensors lists = {.comm = &comm, .host = &comm};
 	char memory[1024], from[1024];
 	struct stage_buffer buffer = {.at = memory, .bytes = sizeof(memory)};
-	struct part parts[] = {{from, 100, 50}, {from, 256, 4}};
+	struct piece pieces[] = {{from, 100, 50}, {from, 256, 4}};
 	(void)state;
 	memset(memory, 0x66, sizeof(memory));
 	memset(from, 0x11, sizeof(from));
-	assert_int_equal(copy_in(&lists, &buffer, parts, 2, 32, 512, 9), NCCLSVC_OK);
+	assert_int_equal(copy_in(&lists, &buffer, pieces, 2, 32, 512, 9), NCCLSVC_OK);
 	for (size_t i = 0; i < sizeof(memory); i++) {
 		bool copied = (i >= 100 && i < 150) || (i >= 256 && i < 260);
 		assert_int_equal(memory[i], copied ? 0x11 : i < 32 || i >= 512 ? 0x66 : 0);
@@ -281,9 +281,9 @@ static void gaps_between_parts_are_zero(void **state)
 	assert_int_equal(lists.copied, 54);
 	/* The same layout again, whose gaps are clean; another layout's are not. */
 	memory[200] = 1;
-	assert_int_equal(copy_in(&lists, &buffer, parts, 2, 32, 512, 9), NCCLSVC_OK);
+	assert_int_equal(copy_in(&lists, &buffer, pieces, 2, 32, 512, 9), NCCLSVC_OK);
 	assert_int_equal(memory[200], 1);
-	assert_int_equal(copy_in(&lists, &buffer, parts, 1, 32, 512, 10), NCCLSVC_OK);
+	assert_int_equal(copy_in(&lists, &buffer, pieces, 1, 32, 512, 10), NCCLSVC_OK);
 	assert_int_equal(memory[200], 0);
 	assert_int_equal(memory[256], 0);
 	/* An empty list. */

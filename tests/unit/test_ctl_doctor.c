@@ -198,7 +198,7 @@ static void test_driver(void **state)
 	says("driver", DOCTOR_PROBLEM, "a GPU may hang");
 	facts.mps.state = MPS_RUNNING;
 	judge(DOCTOR_PROBLEM);
-	says("driver", DOCTOR_PROBLEM, "-multiuser-server");
+	says("driver", DOCTOR_PROBLEM, "an MPS of its own");
 }
 
 static void test_devices(void **state)
@@ -351,16 +351,20 @@ static void test_mps(void **state)
 	     "CUDA_MPS_PIPE_DIRECTORY is /run/other, but the workers use the MPS in /run/m: unset");
 	says("mps", DOCTOR_WARNING, "Device 0: the worker uses MPS but this process does not");
 	says("mps", DOCTOR_WARNING, "Device 1: this process and the worker use different MPS");
-	facts.uid = 6;
 	facts.mps_chosen = NULL;
 	use_mps(1, 0, 7);
+	judge(DOCTOR_NOTE);
+	says("mps", DOCTOR_NOTE, "for its own tenant (user 5): this process belongs to another");
+	says("mps", DOCTOR_NOTE, "Device 0: the worker uses MPS but this process does not");
+	strcpy(facts.mps.directory, "/run/m"); /* CUDA had been initialized before */
 	judge(DOCTOR_WARNING);
-	says("mps", DOCTOR_WARNING, "only user 5: processes of user 6 do not use it");
+	says("mps", DOCTOR_WARNING, "Device 0: the worker uses MPS but this process does not");
+	facts.uid = 6;
 	facts.mps_chosen = "/run/m"; /* with -multiuser-server */
 	use_mps(0, 7, 7);
 	use_mps(1, 7, 7);
-	judge(DOCTOR_NOTE);
-	says("mps", DOCTOR_NOTE, "user (6) and the daemon's (5) differ");
+	judge(DOCTOR_WARNING);
+	says("mps", DOCTOR_WARNING, "user (6) and the daemon's (5) share an MPS server");
 }
 
 static void test_no_mps(void **state)

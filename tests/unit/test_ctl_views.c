@@ -431,8 +431,8 @@ static void test_comms(void **state)
 
 	(void)state;
 	assert_non_null(strstr(s, "world  broken       2  2 of 3"));
-	assert_non_null(strstr(s, "-  1, 2\n"));
-	assert_non_null(strstr(s, "1, 0 by mpi  8.0 MiB (measured)  -\n"));
+	assert_non_null(strstr(s, "-     1, 2\n"));
+	assert_non_null(strstr(s, "1, 0 by mpi  8.0 MiB (measured)  -     -\n"));
 	assert_non_null(strstr(s, "gpus   running "));
 	assert_non_null(strstr(s, "1 idle, shown with --all.\n"));
 	assert_null(strstr(s, "idle one"));

@@ -121,7 +121,7 @@ static void kernel_peer_dir(struct rank *r, unsigned peer_dir)
 
 static void kernel_add(struct rank *r, const void *at, uint64_t bytes)
 {
-	assert_true(r->nparts < PEER_PARTS);
+	assert_true(r->nparts < PEER_MESSAGES_MOST);
 	r->kernel.parts[r->nparts].at = (uintptr_t)at;
 	/* All memory is one share, which starts at address 0, as the tables say. */
 	r->kernel.parts[r->nparts].share = peer_share(3, 1);

@@ -41,7 +41,7 @@ static ncclsvc_status deadlock(uint32_t rank, uint64_t n)
 	return st;
 }
 
-static void all_told_alike(const uint64_t *n)
+static void all_completed_alike(const uint64_t *n)
 {
 	const ncclsvc_status first = deadlock(0, n[0]);
 	for (uint32_t k = 1; k < nranks; k++) {
@@ -70,7 +70,7 @@ static void a_ring_of_recvs(void **state)
 	uint64_t n[NODES];
 	for (uint32_t k = 0; k < NODES; k++)
 		n[k] = recv_from(k, (int32_t)(k + 1) % NODES);
-	all_told_alike(n);
+	all_completed_alike(n);
 	const ncclsvc_status st = deadlock(0, n[0]);
 	assert_int_equal(st.rank_a, 0);
 	assert_int_equal(st.rank_b, 2);
@@ -88,7 +88,7 @@ static void collectives_against_recvs(void **state)
 		n[0] = many(0, NCCLSVC_ALL_REDUCE, -1, round);
 		for (uint32_t k = 1; k < NODES; k++)
 			n[k] = recv_from(k, 0);
-		all_told_alike(n);
+		all_completed_alike(n);
 		const ncclsvc_status st = deadlock(0, n[0] + round - 1);
 		assert_int_equal(st.value_a, NCCLSVC_ALL_REDUCE);
 		assert_int_equal(st.value_b, NCCLSVC_RECV);
@@ -108,13 +108,13 @@ static void some_wait_for_members_of_their_node(void **state)
 	n[1] = sum(1);
 	n[2] = sum(2);
 	n[3] = sum(3);
-	all_told_alike(n);
+	all_completed_alike(n);
 	usable();
 	n[0] = recv_from(0, 3);
 	n[1] = recv_from(1, 2);
 	n[2] = recv_from(2, 1);
 	n[3] = recv_from(3, 0);
-	all_told_alike(n);
+	all_completed_alike(n);
 	usable();
 }
 
@@ -126,7 +126,7 @@ static void many_wait(void **state)
 	n[0] = recv_from(0, 1);
 	n[1] = many(1, NCCLSVC_RECV, 0, MANY);
 	n[2] = many(2, NCCLSVC_RECV, 0, MANY);
-	all_told_alike(n);
+	all_completed_alike(n);
 	deadlock(1, n[1] + MANY - 1);
 	deadlock(2, n[2] + MANY - 1);
 	usable();
@@ -177,7 +177,7 @@ static void the_next_task_comes_early(void **state)
 	const uint64_t sent = send_to(1, 2);
 	pause_ns(LOOKS);
 	hold(0, 2, false);
-	all_told_alike(n);
+	all_completed_alike(n);
 	const uint64_t received = recv_from(2, 1);
 	goes_well(1, sent);
 	goes_well(2, received);

@@ -156,11 +156,17 @@ static void a_peer_is_in_its_control_group(void **state)
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
 	tenant_of_peer(pair[0], getpid(), 7, &peer, cgroup);
 	assert_memory_equal(&peer, &own, sizeof(own));
+	assert_int_equal(tenant_is_own(&peer), geteuid() == 7);
+	tenant_of_peer(pair[0], getpid(), geteuid(), &peer, cgroup);
+	assert_true(tenant_is_own(&peer));
+	strcpy(peer.unit, "/another/job_12");
+	assert_false(tenant_is_own(&peer));
 	/* /proc shows no process with that pid, such as one outside this pid namespace. */
 	tenant_of_peer(pair[0], 0, 7, &peer, cgroup);
 	assert_string_equal(peer.unit, "");
 	assert_string_equal(cgroup, "");
 	assert_int_equal(peer.uid, 7);
+	assert_false(tenant_is_own(&peer));
 	assert_false(tenant_may(&peer, &own)); /* it may have left a pod by its end */
 	assert_false(tenant_may(&peer, &(struct tenant){.uid = 7}));
 	assert_true(tenant_may(&peer, &peer));

@@ -15,6 +15,7 @@
 
 #define NS_PER_S    1e9
 #define SECONDS_MAX 1e9
+#define TIMEOUT_NS  UINT64_C(10000000000)
 
 #define ON(command) (1u << (command))
 /* The commands that show all nodes as one. */
@@ -51,6 +52,8 @@ const char ctl_help[] =
 	"  cancel task ID         end a pending task\n"
 	"  cancel comm ID         end all pending tasks of a communicator\n"
 	"  cancel session ID      end a session\n"
+	"  drain                  take no new jobs [--wait: until none is left, or --timeout]\n"
+	"  resume                 take new jobs again\n"
 	"  watch [COMMAND]        show a command (tasks) again and again [-n SECONDS] [--count N]\n"
 	"  version, help\n"
 	"\n"
@@ -64,15 +67,18 @@ const char ctl_help[] =
 	"\n"
 	"Exit codes: 0 good, 1 error, 2 usage, 3 something is stuck (why), 4 daemon not "
 	"reachable,\n"
-	"5 nothing found (cancel); doctor: 0 good, 1 warnings, 2 problems. See ncclsvc-ctl(1).\n";
+	"5 nothing found (cancel), 6 something has failed lately (why), 7 jobs are left (drain "
+	"--wait);\n"
+	"doctor: 0 good, 1 warnings, 2 problems. See ncclsvc-ctl(1).\n";
 
 static const char *const commands[] = {
-	[CTL_STATUS] = "status",   [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
-	[CTL_TASKS] = "tasks",	   [CTL_MEMORY] = "memory",	[CTL_DEVICES] = "devices",
-	[CTL_PLAN] = "plan",	   [CTL_LATENESS] = "lateness", [CTL_WHY] = "why",
-	[CTL_DOCTOR] = "doctor",   [CTL_FAILURES] = "failures", [CTL_GROUPS] = "groups",
-	[CTL_CANCEL] = "cancel",   [CTL_WATCH] = "watch",	[CTL_DUMP] = "dump",
-	[CTL_VERSION] = "version", [CTL_HELP] = "help",
+	[CTL_STATUS] = "status", [CTL_SESSIONS] = "sessions", [CTL_COMMS] = "comms",
+	[CTL_TASKS] = "tasks",	 [CTL_MEMORY] = "memory",     [CTL_DEVICES] = "devices",
+	[CTL_PLAN] = "plan",	 [CTL_LATENESS] = "lateness", [CTL_WHY] = "why",
+	[CTL_DOCTOR] = "doctor", [CTL_FAILURES] = "failures", [CTL_GROUPS] = "groups",
+	[CTL_CANCEL] = "cancel", [CTL_DRAIN] = "drain",	      [CTL_RESUME] = "resume",
+	[CTL_WATCH] = "watch",	 [CTL_DUMP] = "dump",	      [CTL_VERSION] = "version",
+	[CTL_HELP] = "help",
 };
 
 enum option_value {
@@ -104,6 +110,7 @@ enum option_value {
 	OPT_PIPELINE,
 	OPT_PYTORCH,
 	OPT_NODE,
+	OPT_WAIT,
 	OPT_END,
 };
 
@@ -136,6 +143,7 @@ static const struct option options[] = {
 	{"pipeline", required_argument, NULL, OPT_PIPELINE},
 	{"pytorch", required_argument, NULL, OPT_PYTORCH},
 	{"node", required_argument, NULL, OPT_NODE},
+	{"wait", no_argument, NULL, OPT_WAIT},
 	{NULL, 0, NULL, 0},
 };
 
@@ -165,6 +173,7 @@ static const unsigned takers[OPT_END - OPT_SOCKET] = {
 	[OPT_HORIZONTAL - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_PIPELINE - OPT_SOCKET] = ON(CTL_GROUPS),
 	[OPT_PYTORCH - OPT_SOCKET] = ON(CTL_DUMP),
+	[OPT_WAIT - OPT_SOCKET] = ON(CTL_DRAIN),
 	[OPT_NODE - OPT_SOCKET] =
 		MERGED | ON(CTL_SESSIONS) | ON(CTL_MEMORY) | ON(CTL_DEVICES) | ON(CTL_PLAN),
 };
@@ -355,6 +364,9 @@ static bool take(struct ctl_args *args, int option, const char *value)
 	case OPT_PYTORCH:
 		args->pytorch = value;
 		return *value != '\0';
+	case OPT_WAIT:
+		args->wait = true;
+		return true;
 	case OPT_WORLD:
 		return small_number(value, &args->sizes.world);
 	case OPT_LOCAL:
@@ -435,6 +447,15 @@ static enum ctl_exit parse_words(const struct parser *p, int argc, char **argv,
 	return EXIT_GOOD;
 }
 
+/* The time limit is for all of the wait, and each answer has the default's. */
+static void take_wait(struct ctl_args *args, uint32_t given)
+{
+	if (!args->wait || !(given & 1u << (OPT_TIMEOUT - OPT_SOCKET)))
+		return;
+	args->wait_ns = args->timeout_ns;
+	args->timeout_ns = TIMEOUT_NS;
+}
+
 static enum ctl_exit check_takers(const struct parser *p, const struct ctl_args *args,
 				  uint32_t given)
 {
@@ -453,7 +474,7 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 {
 	struct parser p = {text, size};
 	*args = (struct ctl_args){
-		.timeout_ns = UINT64_C(10000000000),
+		.timeout_ns = TIMEOUT_NS,
 		.rank = -1,
 		.pid = -1,
 		.after_ns = UINT64_C(1000000000),
@@ -487,6 +508,7 @@ enum ctl_exit args_parse(int argc, char **argv, struct ctl_args *args, char *tex
 		given |= 1u << (o - OPT_SOCKET);
 	}
 	enum ctl_exit code = parse_words(&p, argc - optind, argv + optind, args);
+	take_wait(args, given);
 	if (args->node == SNAPSHOT_ALL && (args->follow || !(MERGED & ON(args->command)))) {
 		args->node = SNAPSHOT_LOCAL;
 		if (code == EXIT_GOOD && given & 1u << (OPT_NODE - OPT_SOCKET))

@@ -17,6 +17,7 @@ enum ctl_exit {
 	EXIT_UNREACHABLE = 4,
 	EXIT_NOTHING = 5,
 	EXIT_FAILED = 6,
+	EXIT_LEFT = 7, /* drain: jobs are left */
 };
 
 enum ctl_command {
@@ -35,6 +36,8 @@ enum ctl_command {
 	CTL_GROUPS,
 	CTL_DUMP,
 	CTL_CANCEL,
+	CTL_DRAIN,
+	CTL_RESUME,
 	CTL_WATCH,
 	CTL_VERSION,
 	CTL_HELP,
@@ -61,7 +64,7 @@ struct ctl_args {
 	bool all, members, follow;
 	uint64_t since_ns; /* CLOCK_REALTIME; 0: all */
 	uint64_t after_ns;
-	int32_t node; /* whose part is wanted, or SNAPSHOT_LOCAL or SNAPSHOT_ALL */
+	int32_t node; /* whose lists are wanted, or SNAPSHOT_LOCAL or SNAPSHOT_ALL */
 
 	uint64_t interval_ns;
 	uint64_t frames; /* 0: no limit */
@@ -69,6 +72,9 @@ struct ctl_args {
 	ncclsvc_world_sizes sizes; /* -1: not given */
 
 	const char *pytorch; /* a directory; NULL: none */
+
+	bool wait;	  /* drain, until no job is left */
+	uint64_t wait_ns; /* at most; 0: no limit */
 
 	enum ctl_target target;
 	uint64_t id;

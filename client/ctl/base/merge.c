@@ -8,8 +8,8 @@
 #include "text.h"
 #include "waits.h"
 
-/* One node's part, and what its numbers become. */
-struct part {
+/* The node that lists come from, and what their numbers become. */
+struct origin {
 	struct snapshot *far;
 	uint32_t node;
 	uint32_t first_session; /* the place of its first session in session_names */
@@ -26,32 +26,31 @@ static void *append(void *list, size_t *count, const void *more, size_t n, size_
 	return list;
 }
 
-/* Appends the part's list, whose numbers the caller replaces. Returns the index of its first
- * record. */
-#define APPEND(s, p, list, count)                                                                  \
-	((s)->list = append((s)->list, &(s)->count, (p)->far->list, (p)->far->count,               \
-			    sizeof(*(s)->list)),                                                   \
-	 (s)->count - (p)->far->count)
+/* Appends the node's list; then x is each of its records, whose numbers the caller replaces. */
+#define FOR_APPENDED(x, s, o, list, count)                                                         \
+	for (typeof((s)->list) x = ((s)->list = append((s)->list, &(s)->count, (o)->far->list,     \
+						       (o)->far->count, sizeof(*(s)->list)),       \
+				   (s)->list + ((s)->count - (o)->far->count)),                    \
+			       x##_end = (s)->list + (s)->count;                                   \
+	     x < x##_end; x++)
 
 /* ---- Sessions ---- */
 
 /* 0: none, or one that began or ended between two lists. */
-static uint32_t session_of(const struct part *p, uint32_t session)
+static uint32_t session_of(const struct origin *o, uint32_t session)
 {
-	const ncclsvc_session_info *i = session ? snapshot_session(p->far, session) : NULL;
-	return i ? ids_far_session(p->first_session + (size_t)(i - p->far->sessions)) : 0;
+	const ncclsvc_session_info *i = session ? snapshot_session(o->far, session) : NULL;
+	return i ? ids_far_session(o->first_session + (size_t)(i - o->far->sessions)) : 0;
 }
 
-static void add_sessions(struct snapshot *s, struct part *p)
+static void add_sessions(struct snapshot *s, struct origin *o)
 {
-	const size_t first = APPEND(s, p, sessions, nsessions);
-	p->first_session = (uint32_t)s->nsession_names;
-	s->session_names = ctl_extend(s->session_names, s->nsession_names, p->far->nsessions,
+	o->first_session = (uint32_t)s->nsession_names;
+	s->session_names = ctl_extend(s->session_names, s->nsession_names, o->far->nsessions,
 				      sizeof(*s->session_names));
-	for (size_t i = first; i < s->nsessions; i++) {
-		ncclsvc_session_info *x = &s->sessions[i];
+	FOR_APPENDED (x, s, o, sessions, nsessions) {
 		const uint32_t place = (uint32_t)s->nsession_names++;
-		s->session_names[place] = (struct snapshot_session_name){p->node, x->session};
+		s->session_names[place] = (struct snapshot_session_name){o->node, x->session};
 		x->session = ids_far_session(place);
 	}
 }
@@ -92,9 +91,9 @@ static bool is_same_comm(const ncclsvc_comm_info *a, const ncclsvc_comm_info *b)
 	return a->nranks == b->nranks && a->uid == b->uid;
 }
 
-static void add_comms(struct snapshot *s, struct part *p)
+static void add_comms(struct snapshot *s, struct origin *o)
 {
-	const size_t known = s->ncomms, n = p->far->ncomms;
+	const size_t known = s->ncomms, n = o->far->ncomms;
 	s->comms = ctl_extend(s->comms, s->ncomms, n, sizeof(*s->comms));
 	ncclsvc_comm_info *to = s->comms + s->ncomms;
 	s->ncomms += n;
@@ -103,28 +102,28 @@ static void add_comms(struct snapshot *s, struct part *p)
 		index[i] = &s->comms[i];
 	if (known > 1)
 		qsort(index, known, sizeof(*index), by_cluster_comm);
-	p->comms = ctl_calloc(n, sizeof(*p->comms));
+	o->comms = ctl_calloc(n, sizeof(*o->comms));
 	for (size_t i = 0; i < n; i++) {
-		const ncclsvc_comm_info *c = &p->far->comms[i], *const *same = NULL;
+		const ncclsvc_comm_info *c = &o->far->comms[i], *const *same = NULL;
 		if (c->cluster_comm && known)
 			same = bsearch(&c, index, known, sizeof(*index), by_cluster_comm);
 		if (same && is_same_comm(*same, c)) {
-			p->comms[i] = (*same)->comm;
-			join_comm((ncclsvc_comm_info *)*same, c, p->node);
+			o->comms[i] = (*same)->comm;
+			join_comm((ncclsvc_comm_info *)*same, c, o->node);
 			s->ncomms--;
 			continue;
 		}
 		*to = *c;
-		p->comms[i] = to->comm = ids_far(p->node, c->comm);
+		o->comms[i] = to->comm = ids_far(o->node, c->comm);
 		to++;
 	}
 	free(index);
 }
 
-static uint64_t comm_of(const struct part *p, uint64_t comm)
+static uint64_t comm_of(const struct origin *o, uint64_t comm)
 {
-	const ncclsvc_comm_info *c = snapshot_comm(p->far, comm);
-	return c ? p->comms[c - p->far->comms] : ids_far(p->node, comm);
+	const ncclsvc_comm_info *c = snapshot_comm(o->far, comm);
+	return c ? o->comms[c - o->far->comms] : ids_far(o->node, comm);
 }
 
 /* ---- Members ---- */
@@ -146,14 +145,13 @@ static int worth(const struct snapshot *s, const ncclsvc_member_info *m)
 	return 0;
 }
 
-static void add_members(struct snapshot *s, const struct part *p)
+static void add_members(struct snapshot *s, const struct origin *o)
 {
-	for (size_t i = APPEND(s, p, members, nmembers); i < s->nmembers; i++) {
-		ncclsvc_member_info *m = &s->members[i];
-		m->comm = comm_of(p, m->comm);
-		m->session = session_of(p, m->session);
+	FOR_APPENDED (m, s, o, members, nmembers) {
+		m->comm = comm_of(o, m->comm);
+		m->session = session_of(o, m->session);
 		if (!m->elsewhere && m->pid)
-			m->elsewhere = p->node + 1;
+			m->elsewhere = o->node + 1;
 	}
 }
 
@@ -189,67 +187,63 @@ static void choose_members(struct snapshot *s)
 
 /* ---- The rest ---- */
 
-static void add_tasks(struct snapshot *s, const struct part *p)
+static void add_tasks(struct snapshot *s, const struct origin *o)
 {
-	for (size_t i = APPEND(s, p, tasks, ntasks); i < s->ntasks; i++) {
-		ncclsvc_task_info *x = &s->tasks[i];
-		x->task = ids_far(p->node, x->task);
-		x->comm = comm_of(p, x->comm);
-		x->session = session_of(p, x->session);
+	FOR_APPENDED (x, s, o, tasks, ntasks) {
+		x->task = ids_far(o->node, x->task);
+		x->comm = comm_of(o, x->comm);
+		x->session = session_of(o, x->session);
 	}
 }
 
-static void add_plans(struct snapshot *s, const struct part *p)
+static void add_plans(struct snapshot *s, const struct origin *o)
 {
-	for (size_t i = APPEND(s, p, plans, nplans); i < s->nplans; i++) {
-		ncclsvc_plan_info *x = &s->plans[i];
-		x->plan = ids_far(p->node, x->plan);
-		x->comm = comm_of(p, x->comm);
-		x->session = session_of(p, x->session);
+	FOR_APPENDED (x, s, o, plans, nplans) {
+		x->plan = ids_far(o->node, x->plan);
+		x->comm = comm_of(o, x->comm);
+		x->session = session_of(o, x->session);
 	}
-	for (size_t i = APPEND(s, p, plan_tasks, nplan_tasks); i < s->nplan_tasks; i++)
-		s->plan_tasks[i].plan = ids_far(p->node, s->plan_tasks[i].plan);
+	FOR_APPENDED (x, s, o, plan_tasks, nplan_tasks)
+		x->plan = ids_far(o->node, x->plan);
 }
 
-static void add_devices(struct snapshot *s, const struct part *p)
+static void add_devices(struct snapshot *s, const struct origin *o)
 {
-	for (size_t i = APPEND(s, p, devices, ndevices); i < s->ndevices; i++)
-		s->devices[i].device = ids_device(p->node, s->devices[i].device);
+	FOR_APPENDED (x, s, o, devices, ndevices)
+		x->device = ids_device(o->node, x->device);
 }
 
 /* Failures that an earlier daemon recorded have no communicator. */
-static void add_failures(struct snapshot *s, const struct part *p)
+static void add_failures(struct snapshot *s, const struct origin *o)
 {
-	for (size_t i = APPEND(s, p, failures, nfailures); i < s->nfailures; i++) {
-		ncclsvc_failure_info *x = &s->failures[i];
-		x->failure = ids_far(p->node, x->failure);
-		x->cause = x->cause ? ids_far(p->node, x->cause) : 0;
-		x->comm = x->comm ? comm_of(p, x->comm) : 0;
+	FOR_APPENDED (x, s, o, failures, nfailures) {
+		x->failure = ids_far(o->node, x->failure);
+		x->cause = x->cause ? ids_far(o->node, x->cause) : 0;
+		x->comm = x->comm ? comm_of(o, x->comm) : 0;
 	}
 }
 
-static void add_lateness(struct snapshot *s, const struct part *p)
+static void add_lateness(struct snapshot *s, const struct origin *o)
 {
-	for (size_t i = APPEND(s, p, lateness, nlateness); i < s->nlateness; i++) {
-		ncclsvc_lateness_info *x = &s->lateness[i];
-		x->comm = comm_of(p, x->comm);
-		x->session = session_of(p, x->session);
+	FOR_APPENDED (x, s, o, lateness, nlateness) {
+		x->comm = comm_of(o, x->comm);
+		x->session = session_of(o, x->session);
 	}
 }
 
 void merge_nodes(struct snapshot *s, struct snapshot *far)
 {
 	for (size_t i = 0; i < s->nnodes; i++) {
-		struct part p = {.far = &far[i], .node = s->nodes[i].node};
-		add_sessions(s, &p);
-		add_comms(s, &p);
-		add_members(s, &p);
-		add_tasks(s, &p);
-		add_plans(s, &p);
-		add_devices(s, &p);
-		add_failures(s, &p);
-		add_lateness(s, &p);
-		free(p.comms);
+		struct origin o = {.far = &far[i], .node = s->nodes[i].node};
+		add_sessions(s, &o);
+		add_comms(s, &o);
+		add_members(s, &o);
+		add_tasks(s, &o);
+		add_plans(s, &o);
+		add_devices(s, &o);
+		add_failures(s, &o);
+		add_lateness(s, &o);
+		free(o.comms);
 	}
 	choose_members(s);
 	waits_resolve(s);

@@ -17,17 +17,17 @@ enum snapshot_part {
 	SNAPSHOT_FAILURES = 512,
 	SNAPSHOT_OPERATIONS = 4096,
 	SNAPSHOT_LATENESS = 1024,
-	SNAPSHOT_MERGED = 16384, /* other nodes' parts are merged: ALL is possible */
+	SNAPSHOT_MERGED = 16384, /* other nodes' lists are merged: ALL is possible */
 };
 
 #define SNAPSHOT_LOCAL (-1) /* the asked daemon's node */
 #define SNAPSHOT_ALL   (-2) /* all nodes of its cluster */
 
-/* The outcome of asking a node for its part. */
+/* The outcome of asking a node for its lists. */
 struct snapshot_answer {
 	bool asked;
-	ncclsvc_result result; /* OK: the part is in the snapshot */
-	uint64_t age_ns;       /* of the part */
+	ncclsvc_result result; /* OK: they are in the snapshot */
+	uint64_t age_ns;       /* of the lists */
 };
 
 /* Another node's name for a session that is in the snapshot. */
@@ -39,7 +39,8 @@ struct snapshot_session_name {
  * (ids.h), so that each is there once. Members of other nodes have `elsewhere` set. */
 struct snapshot {
 	ncclsvc_daemon_info daemon;
-	struct snapshot_answer *answers; /* of each of `nodes`; NULL: only this part was wanted */
+	struct snapshot_answer
+		*answers; /* of each of `nodes`; NULL: only those of one node were wanted */
 	struct snapshot_session_name *session_names;
 	size_t nsession_names;
 	ncclsvc_session_info *sessions;
@@ -58,10 +59,10 @@ struct snapshot {
 	size_t nfailures, noperations, nlateness;
 };
 
-/* snapshot_take.c: fetches the daemon's state and the lists in `parts`, of this node (its number,
+/* snapshot_take.c: fetches the daemon's state and the lists in `lists`, of this node (its number,
  * or one of the constants above), and sorts them. On failure nothing is allocated, and
  * ncclsvc_last_error says why. With ALL, a node that does not answer is no failure. */
-ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned parts, int32_t node,
+ncclsvc_result snapshot_take(ncclsvc_session *session, unsigned lists, int32_t node,
 			     struct snapshot *s);
 void snapshot_free(struct snapshot *s);
 /* CLOCK_MONOTONIC. */

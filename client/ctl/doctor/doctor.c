@@ -66,7 +66,10 @@ static void judge_daemon(const struct doctor_facts *f, struct doctor_report *r)
 	else
 		doctor_say(r, "daemon", DOCTOR_OK, "ncclsvcd %s (pid %d, uid %u) answers.",
 			   d->version, d->pid, d->uid);
-	if (d->draining)
+	if (d->draining == NCCLSVC_DRAINED)
+		doctor_say(r, "daemon", DOCTOR_WARNING,
+			   "It was drained, and takes no new jobs until `ncclsvc-ctl resume`.");
+	else if (d->draining)
 		doctor_say(r, "daemon", DOCTOR_WARNING,
 			   "It is draining: it was asked to end, and takes no new work.");
 	if (d->sessions >= d->sessions_max)

@@ -134,7 +134,7 @@ static bool judge_end(const struct doctor_facts *f, struct doctor_report *r)
 			"The driver did not start within 10 s, and there is an MPS control daemon "
 			"at %s. MPS serves one user at a time: this user waits while another's "
 			"processes run, such as the daemon's workers (uid here: %u, the daemon's: "
-			"%u). Run them as one user, or start MPS with -multiuser-server.",
+			"%u). Run them as one user, or give each user an MPS of its own.",
 			f->mps.directory, f->uid, f->daemon.uid);
 	else
 		doctor_say(r, "driver", DOCTOR_PROBLEM,

@@ -33,6 +33,12 @@ static void judge_own(const struct doctor_facts *f, struct doctor_report *r)
 			   f->uid, f->mps.directory);
 }
 
+/* The daemon told this process of its MPS, or the user did. */
+static bool is_told(const struct doctor_facts *f)
+{
+	return f->mps_chosen || !strcmp(f->mps.directory, f->daemon.mps_text);
+}
+
 /* The MPS of the daemon's workers, and how a process gets to use it. */
 static void judge_daemons(const struct doctor_facts *f, bool shared, struct doctor_report *r)
 {
@@ -42,12 +48,14 @@ static void judge_daemons(const struct doctor_facts *f, bool shared, struct doct
 			   strcmp(d->mps_text, "mps = off") != 0 ? DOCTOR_WARNING : DOCTOR_NOTE,
 			   "The daemon's workers do not use MPS: %s (mps in ncclsvcd.conf(5)).",
 			   d->mps_text);
-	else if (f->uid != d->uid && !shared)
-		doctor_say(r, "mps", DOCTOR_WARNING,
-			   "The daemon's workers use MPS, which serves only user %u: processes of "
-			   "user %u do not use it. Run trainers and daemon as one user, or MPS for "
-			   "several users (ncclsvcd(8), SYSTEMD).",
-			   d->uid, f->uid);
+	else if (!shared && !is_told(f))
+		doctor_say(
+			r, "mps", DOCTOR_NOTE,
+			"The daemon's workers use MPS, which is for its own tenant (user %u): this "
+			"process belongs to another, and does not use it. The direct transport "
+			"needs no MPS; what runs on NCCL takes turns with compute (ncclsvcd(8), "
+			"GPUS).",
+			d->uid);
 	else if (f->mps_chosen && strcmp(f->mps_chosen, d->mps_text) != 0)
 		doctor_say(r, "mps", DOCTOR_WARNING,
 			   "CUDA_MPS_PIPE_DIRECTORY is %s, but the workers use the MPS in %s: "
@@ -84,7 +92,7 @@ static void judge_device(const struct doctor_facts *f, const ncclsvc_device_info
 			   "which take turns on the GPU.",
 			   d->device);
 	} else if (there) {
-		doctor_say(r, "mps", DOCTOR_WARNING,
+		doctor_say(r, "mps", is_told(f) ? DOCTOR_WARNING : DOCTOR_NOTE,
 			   "Device %d: the worker uses MPS but this process does not, so they take "
 			   "turns on the GPU.",
 			   d->device);
@@ -156,9 +164,9 @@ void doctor_judge_mps(const struct doctor_facts *f, struct doctor_report *r)
 			judge_device(f, &f->devices[i], &f->driver.gpus[gpu], &explained, r);
 	}
 	if (shared && f->uid != f->daemon.uid)
-		doctor_say(r, "mps", DOCTOR_NOTE,
-			   "This process's user (%u) and the daemon's (%u) differ: start MPS with "
-			   "-multiuser-server, because otherwise it serves one user at a time. "
-			   "Users are then not isolated from each other on the GPUs.",
+		doctor_say(r, "mps", DOCTOR_WARNING,
+			   "This process's user (%u) and the daemon's (%u) share an MPS server: a "
+			   "fault of one ends the other's CUDA contexts. Unset "
+			   "CUDA_MPS_PIPE_DIRECTORY, and give each user an MPS of its own.",
 			   f->uid, f->daemon.uid);
 }

@@ -9,10 +9,10 @@
 #define NOT_KNOWN "?"
 
 static const struct table_column columns[] = {
-	{"COMM", true},	       {"LABEL", false}, {"STATE", false},   {"EPOCH", true},
-	{"JOINED", false},     {"TASKS", true},	 {"UID", true},	     {"TENANT", false},
-	{"JOB", false},	       {"AGE", true},	 {"DEVICES", false}, {"DIRECT", true},
-	{"NOT JOINED", false},
+	{"COMM", true},	   {"LABEL", false},	  {"STATE", false},   {"EPOCH", true},
+	{"JOINED", false}, {"TASKS", true},	  {"UID", true},      {"TENANT", false},
+	{"JOB", false},	   {"AGE", true},	  {"DEVICES", false}, {"DIRECT", true},
+	{"NCCL", false},   {"NOT JOINED", false},
 };
 
 /* The first is shown if several nodes were asked. */
@@ -28,6 +28,13 @@ static const char *admit_name(unsigned admit)
 {
 	static const char *const names[] = {NULL, "tenant", "user", "any"};
 	return admit < sizeof(names) / sizeof(names[0]) ? names[admit] : NULL;
+}
+
+/* NULL: it uses none. */
+static const char *nccl_name(unsigned nccl)
+{
+	static const char *const names[] = {NULL, "held", "on demand", "awaited"};
+	return nccl < sizeof(names) / sizeof(names[0]) ? names[nccl] : NULL;
 }
 
 static enum table_style comm_style(unsigned state)
@@ -182,6 +189,7 @@ static void row(const struct view *v, struct table *t, const ncclsvc_comm_info *
 	table_end(t, TABLE_PLAIN);
 	kernels(x, table_cell(t));
 	table_end(t, TABLE_PLAIN);
+	table_add(t, nccl_name(x->nccl) ? nccl_name(x->nccl) : "-");
 	not_joined(v->s, x, table_cell(t));
 	table_end(t, TABLE_PLAIN);
 }
@@ -312,6 +320,7 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_u64(j, "peer_bytes", x->peer_bytes);
 	put_string(j, "peer_source", peer_source_name(x->peer_source), SIZE_MAX);
 	put_u64(j, "staged", x->staged);
+	put_string(j, "nccl", nccl_name(x->nccl), SIZE_MAX);
 	if (x->refused[0]) {
 		put_object(j, "refused");
 		put_i64(j, "rank", x->refused_rank);

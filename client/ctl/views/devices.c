@@ -20,6 +20,8 @@ static const char *state_name(const struct view *v, const ncclsvc_device_info *x
 		v->look && x->pid > 0 ? v->look(x->pid, false, v->look_arg) : NULL;
 	if (x->state == NCCLSVC_DEVICE_READY && p && process_is_halted(p))
 		return process_state_name(p->state);
+	if (x->state == NCCLSVC_DEVICE_READY && !x->pid)
+		return "idle"; /* its worker starts when it is needed */
 	return device_state_name(x->state);
 }
 

@@ -110,7 +110,9 @@ static void status_text(const struct view *v)
 		text_printf(out, " to %u", d->protocol_max);
 	text_printf(out, ", pid %d, uid %u, up ", d->pid, d->uid);
 	units_age(out, d->uptime_ns);
-	text_add(out, d->draining ? ", draining: it takes no new work\n" : "\n");
+	text_add(out, d->draining == NCCLSVC_DRAINED ? ", drained: it takes no new jobs\n"
+		      : d->draining		     ? ", draining: it takes no new work\n"
+						     : "\n");
 	node_line(v);
 	line(out, "host");
 	text_printf(out, "%u host rank%s, %u thread%s\n", d->host_ranks,

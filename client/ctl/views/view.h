@@ -48,6 +48,11 @@ void view_dump(const struct view *v);
 bool view_dump_pytorch(const struct view *v);
 void view_version(const struct view *v, const char *version);
 void view_cancelled(const struct view *v, uint64_t cancelled);
+/* Sessions that hold the daemon, with their communicators. */
+void view_drain(const struct view *v);
+size_t view_drain_left(const struct snapshot *s);
+/* Names the first of them, in a line without its end. */
+void view_drain_progress(const struct view *v, uint64_t waited_ns);
 
 /* False: the parameters do not form a world, and ncclsvc_last_error says why. */
 bool view_groups(const struct view *v);

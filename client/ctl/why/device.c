@@ -20,7 +20,7 @@ const ncclsvc_device_info *why_device(const struct why *w, const ncclsvc_member_
 bool why_worker_is_halted(const struct why *w, const ncclsvc_member_info *m)
 {
 	const ncclsvc_device_info *d = why_device(w, m);
-	return d && !m->elsewhere && process_is_halted(why_look_at(w, d->pid, false));
+	return d && d->pid > 0 && !m->elsewhere && process_is_halted(why_look_at(w, d->pid, false));
 }
 
 const ncclsvc_member_info *why_bad_device(const struct why *w, uint64_t comm, bool kernels)

@@ -106,6 +106,7 @@ RESULTS: dict[str, list[Any]] = {
     "cancel_task": [c_void_p, c_uint64, P(c_uint64)],
     "cancel_comm": [c_void_p, c_uint64, P(c_uint64)],
     "cancel_session": [c_void_p, c_uint32, P(c_uint64)],
+    "drain": [c_void_p, c_int],
     "layout_of": [P(s.WorldSizes), c_int, P(s.LayoutRecord)],
     "world_init": [c_void_p, P(s.WorldOptions), c_int, P(c_void_p)],
     "world_rejoin": [c_void_p, c_int],

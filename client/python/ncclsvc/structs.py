@@ -76,6 +76,7 @@ class Options(Structure):
         ("timeout_ms", c_int),
         ("job", c_char_p),
         ("admit", c_uint32),
+        ("reattach_ms", c_int),
     ]
 
 
@@ -159,7 +160,7 @@ class CommInfo(Record):
         ("staged", c_uint64),
         ("tenant", c_char * JOB_BYTES),
         ("admit", c_uint32),
-        ("reserved", c_uint32),
+        ("nccl", c_uint32),
     ]
 
 

@@ -82,5 +82,6 @@ void remote_start(struct comms *s)
 	coord_init(&s->coord, &ops, s, s->cluster ? s->cluster->me : 0,
 		   s->cluster ? s->cluster->n : 1);
 	s->coord.keep_ns = (uint64_t)s->config->comm_idle_seconds * 1000000000;
+	s->coord.release_ns = (uint64_t)s->config->idle_release * 1000000000;
 	remote_open(s);
 }

@@ -23,10 +23,14 @@ _Static_assert(sizeof(struct peer_control) <= PEER_CONTROL_BYTES,
 
 /* ---- Staging memory ---- */
 
-static const struct mapping *lent_region(const struct session *c, uint32_t region)
+/* A member that states a wrong size harms only the kernels of its own communicator, which the other
+ * members then cannot map. */
+static const struct mapping *staging_region(const struct session *c, uint32_t region)
 {
 	const struct mapping *r = region < c->nmappings ? &c->mappings[region] : NULL;
-	return r && r->used && !r->pending && !r->leaving && r->kind == SVC_REGION_LENT ? r : NULL;
+	if (!r || !r->used || r->leaving || (r->pending && !r->absent))
+		return NULL;
+	return r->kind == SVC_REGION_LENT || r->kind == SVC_REGION_VMM ? r : NULL;
 }
 
 bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t serial, int32_t device,
@@ -34,12 +38,14 @@ bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t serial, int3
 {
 	if (!region)
 		return true;
-	const struct mapping *r = device != SVC_DEVICE_HOST ? lent_region(c, region) : NULL;
+	const struct mapping *r = device != SVC_DEVICE_HOST ? staging_region(c, region) : NULL;
 	if (r && r->device == device && r->bytes >= PEER_STAGING)
 		return true;
-	session_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
-		      "staging: region %u is not lent memory of device %d with at least %llu bytes",
-		      region, device, (unsigned long long)PEER_STAGING);
+	session_error(
+		c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
+		"staging: region %u is not lent memory of device %d, or memory of cuMemCreate, of "
+		"at least %llu bytes",
+		region, device, (unsigned long long)PEER_STAGING);
 	return false;
 }
 
@@ -80,7 +86,7 @@ void peer_staging_take(struct member *member, uint32_t region)
 {
 	char text[SVC_TEXT_BYTES];
 	struct session *c = member->session;
-	const struct mapping *r = lent_region(c, region);
+	const struct mapping *r = staging_region(c, region);
 	peer_staging_drop(member);
 	if (!r)
 		return;
@@ -100,10 +106,10 @@ void peer_staging_take(struct member *member, uint32_t region)
 
 static bool all_have_staging(const struct communicator *m)
 {
-	if (!m->cuda || m->remote || m->nranks > PEER_RANKS)
+	if (!m->cuda || m->nranks > PEER_RANKS)
 		return false;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (!comm_takes_part(&m->members[k]) || m->members[k].staging_fd < 0)
+		if (!comm_alive(&m->members[k]) || m->members[k].staging_fd < 0)
 			return false;
 	return true;
 }
@@ -156,6 +162,16 @@ bool peer_all_can_map(struct communicator *m)
 	return !m->out_of_reach;
 }
 
+bool peer_is_possible(const struct communicator *m)
+{
+	if (!m->comms->config->peer_bytes || !all_have_staging(m) || !all_reach(m))
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (out_of_reach(m, k) >= 0)
+			return false;
+	return true;
+}
+
 static bool controls_make(struct peer_epoch *p, uint32_t nranks)
 {
 	p->bytes = (size_t)nranks * PEER_CONTROL_BYTES;
@@ -196,7 +212,7 @@ static bool controls_begin(struct communicator *m)
 {
 	char text[SVC_TEXT_BYTES];
 	m->out_of_reach = false;
-	if (!m->comms->config->peer_bytes || !all_have_staging(m) || !all_reach(m) ||
+	if (!m->comms->config->peer_bytes || m->remote || !all_have_staging(m) || !all_reach(m) ||
 	    !peer_all_can_map(m))
 		return false;
 	if (!account_take(m->account, SHARE_FDS, 1, text)) {

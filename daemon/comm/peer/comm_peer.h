@@ -83,6 +83,8 @@ bool peer_all_reach(const struct communicator *m, int32_t *from, int32_t *to);
 bool peer_all_can_map(struct communicator *m);
 /* The epoch begins. If all members have staging memory, creates their control blocks; otherwise
  * frees it. */
+/* Do the members of the epoch that is about to begin have everything that kernels need? */
+bool peer_is_possible(const struct communicator *m);
 void peer_begin(struct communicator *m);
 /* The epoch has ended; waiting kernels abort. */
 void peer_end(struct communicator *m);

@@ -345,7 +345,8 @@ static const struct mapping *region_of(struct session *c, uint32_t serial, uint3
 			      "there is no region %u in this session", region);
 		return NULL;
 	}
-	if (r->kind != SVC_REGION_MEMFD && r->device == device && !r->pending && r->address)
+	if (r->kind != SVC_REGION_MEMFD && r->device == device &&
+	    (r->absent || (!r->pending && r->address)))
 		return r;
 	session_error(c, SVC_SHARE, serial, NCCLSVC_INVALID_ARGUMENT,
 		      "region %u is not memory of device %d, or is being imported", region, device);

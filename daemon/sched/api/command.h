@@ -15,8 +15,9 @@ struct worker_queue;
 
 enum command_kind {
 	COMMAND_SESSION_ADD = 1,
-	COMMAND_SESSION_RING, /* the session attached: ring, doorbell and completion fds */
-	COMMAND_SESSION_DEL,  /* -> EVENT_SESSION_GONE when it is no longer in use */
+	COMMAND_SESSION_RING,	 /* the session attached: ring, doorbell and completion fds */
+	COMMAND_SESSION_RESUMES, /* it survives this daemon: SVC_RESUME_SESSION */
+	COMMAND_SESSION_DEL,	 /* -> EVENT_SESSION_GONE when it is no longer in use */
 	COMMAND_REGION_ADD,
 	COMMAND_REGION_DEL, /* -> EVENT_REGION_GONE, or _BUSY */
 	COMMAND_EPOCH_START,
@@ -40,6 +41,8 @@ enum command_kind {
 	COMMAND_EPOCH_DEAD,    /* ... and have been aborted now */
 	COMMAND_MAKE,	       /* workers were told of a communicator: schedules its creation */
 	COMMAND_MAKE_NOT,      /* cancels that, if its turn has not come */
+	COMMAND_NCCL_GIVE,     /* a communicator without NCCL communicator has one now */
+	COMMAND_NCCL_TAKE,     /* takes it away if no task needs it; -> EVENT_NCCL_TAKEN */
 	COMMAND_STAGING,       /* memory for staging device memory: permanent, before any epoch */
 	COMMAND_CAPTURED_GROUP_DEL,
 	COMMAND_DEVICE_WORKER, /* a GPU with staged memory has a worker, or has lost it */
@@ -48,6 +51,9 @@ enum command_kind {
 #define STAGING_SLOT_BYTES (4 << 20) /* copied at a time, the same on all nodes */
 
 #define EPOCH_ELSEWHERE UINT32_MAX
+
+/* As comm_slot: the epoch has no NCCL communicator until COMMAND_NCCL_GIVE. */
+#define EPOCH_WITHOUT_NCCL UINT32_MAX
 
 enum transport_kind {
 	TRANSPORT_HOST,
@@ -105,6 +111,7 @@ struct command {
 			int32_t device;	     /* -1: host; otherwise base is an address in the GPU's
 						worker */
 			uint32_t fault;	     /* number of fault_watch, of host memory */
+			bool absent;	     /* the GPU's worker has not imported it: base is 0 */
 			uint64_t file_bytes; /* of the whole memfd */
 		} region;
 		struct {
@@ -117,9 +124,14 @@ struct command {
 			struct member_pending *pending;	  /* likewise; NULL: nobody reads it */
 			struct comm_lateness *lateness;	  /* likewise */
 			enum transport_kind transport;
-			uint32_t comm_slot;    /* of every member's worker */
+			uint32_t comm_slot;    /* of every member's worker, or
+						  EPOCH_WITHOUT_NCCL */
 			uint64_t internode_id; /* 0: all members are on this node */
 		} epoch_start;
+		struct {
+			uint32_t comm, epoch;
+			uint32_t comm_slot; /* given */
+		} nccl;
 		struct {
 			uint32_t comm;	       /* slot; UINT32_MAX: it begins only on other nodes */
 			uint64_t internode_id; /* 0: it does not begin here */

@@ -69,6 +69,7 @@ enum room {
 	ROOM_LATER, /* a queue is full; try again in the next round */
 	ROOM_HELD,  /* not until some of its members' tasks in flight have ended */
 	ROOM_NEVER, /* the set is too large */
+	ROOM_GONE,  /* the memory of a task is gone */
 };
 
 /* All functions except start are optional, and may be NULL. Without start, the scheduler refuses

@@ -14,7 +14,8 @@ struct session_counts;
 struct task;
 
 struct region {
-	char *base; /* NULL: no such region; for a GPU: an address in its worker */
+	char *base;  /* NULL: no such region; for a GPU: an address in its worker */
+	bool absent; /* not imported: base is only good for comparisons */
 	uint64_t bytes;
 	uint32_t pins;	     /* pending tasks that use it */
 	int32_t device;	     /* -1: host */
@@ -87,6 +88,7 @@ struct sched_session {
 	uint32_t members; /* handles with a communicator */
 	uint64_t spoiled; /* the last epoch end that has checked its group */
 
+	bool resumes;	 /* its client submits what has not run to the next daemon */
 	uint64_t waited; /* the number of the record that has waited for commands */
 	uint32_t slot, id;
 	int32_t pid;

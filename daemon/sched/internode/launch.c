@@ -37,10 +37,10 @@ static void part_visited(struct scheduler *sched)
 	}
 }
 
-/* No queue could ever hold them, and later launches would wait forever. */
-static void refuse_visited(struct scheduler *sched)
+/* They can never be launched, and later launches would wait forever. */
+static void refuse_visited(struct scheduler *sched, ncclsvc_result result)
 {
-	ncclsvc_status st = status_of(NCCLSVC_LIMIT);
+	ncclsvc_status st = status_of(result);
 	part_visited(sched);
 	for (uint32_t i = 0; i < sched->sets->nvisited; i++)
 		release_end(sched, sched->sets->visited[i], &st);
@@ -104,11 +104,13 @@ static void launch_or_wait(struct scheduler *sched)
 	if (room == ROOM_HELD) {
 		hold(sched);
 	} else if (crosses(sched)) {
-		sequence_request(sched, room != ROOM_NEVER);
+		sequence_request(sched, room != ROOM_NEVER && room != ROOM_GONE);
 	} else if (room == ROOM_NOW) {
 		launch_visited(sched);
 	} else if (room == ROOM_NEVER) {
-		refuse_visited(sched);
+		refuse_visited(sched, NCCLSVC_LIMIT);
+	} else if (room == ROOM_GONE) {
+		refuse_visited(sched, NCCLSVC_INVALID_ARGUMENT);
 	} else {
 		sched->sets->changed = true;
 	}

@@ -147,12 +147,21 @@ bool set_collect(struct scheduler *sched, struct task *t)
 	return good;
 }
 
+/* Does a set that is complete have to wait, perhaps for long? */
+static bool waits_for_nccl(const struct scheduler *sched)
+{
+	for (uint32_t i = 0; i < sched->sets->nvisited; i++)
+		if (sched->sets->visited[i]->comm->comm_slot == EPOCH_WITHOUT_NCCL)
+			return true;
+	return false;
+}
+
 bool set_may_fail(struct scheduler *sched, struct task *t)
 {
 	if (!t->match || t->in_flight || t->match->node_match)
 		return false;
 	sched->sets->pass = sched->sets->visit + 1;
-	return !set_collect(sched, t);
+	return !set_collect(sched, t) || waits_for_nccl(sched);
 }
 
 /* ---- Launching ---- */

@@ -12,6 +12,7 @@
 
 #include "nccl.h"
 #include "proto/abi/worker_queue.h"
+#include "sched/base/supervisor.h"
 #include "sched/base/timeline.h"
 #include "sched/queue/set.h"
 #include "transport/device/device.h"
@@ -27,6 +28,8 @@ struct slot_progress *nccl_progress(const struct scheduler *sched, const struct 
 
 static void begin(struct scheduler *sched, struct comm *c)
 {
+	if (c->comm_slot == EPOCH_WITHOUT_NCCL)
+		return;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		if (c->members[k].session)
 			c->members[k].slot_seq =
@@ -45,6 +48,29 @@ static bool too_many_in_flight(struct task *const *tasks, uint32_t n)
 			full = m->full = true;
 	}
 	return full;
+}
+
+static bool any_without_nccl(struct task *const *tasks, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (tasks[i]->comm->comm_slot == EPOCH_WITHOUT_NCCL)
+			return true;
+	return false;
+}
+
+static bool is_absent(const struct task *t, uint32_t region)
+{
+	return region && t->session->regions[region].absent;
+}
+
+/* The worker could not import again what its predecessor had. */
+static bool any_absent(struct task *const *tasks, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (is_absent(tasks[i], tasks[i]->record.src_region) ||
+		    is_absent(tasks[i], tasks[i]->record.dst_region))
+			return true;
+	return false;
 }
 
 /* Counts only queues. *devices: bitmap of the devices concerned. */
@@ -74,6 +100,10 @@ static enum room reserve(struct scheduler *sched, struct task *const *tasks, uin
 			 bool promised)
 {
 	uint32_t devices;
+	if (any_without_nccl(tasks, n))
+		return ROOM_HELD;
+	if (!promised && any_absent(tasks, n))
+		return ROOM_GONE;
 	if (!promised && too_many_in_flight(tasks, n))
 		return ROOM_HELD;
 	enum room room = room_for(sched, tasks, n, &devices);
@@ -89,14 +119,21 @@ static enum room reserve(struct scheduler *sched, struct task *const *tasks, uin
 	return room;
 }
 
+/* A worker that has started since the task came may have imported its memory elsewhere. */
+static uint64_t address(const struct task *t, uint32_t region, uint64_t offset, const char *nowhere)
+{
+	const char *at = region ? t->session->regions[region].base + offset : nowhere;
+	return (uint64_t)(uintptr_t)at;
+}
+
 static struct launch *write_launch(struct scheduler *sched, struct task *t)
 {
 	const struct svc_record *r = &t->record;
 	struct launch *l = device_next_slot(&sched->devices[t->member->device]);
 	*l = (struct launch){.slot = t->comm->comm_slot, .seq = ++t->member->slot_seq};
 	t->slot_seq = l->seq;
-	l->src = (uint64_t)(uintptr_t)t->src;
-	l->dst = (uint64_t)(uintptr_t)t->dst;
+	l->src = address(t, r->src_region, r->src_offset, t->src);
+	l->dst = address(t, r->dst_region, r->dst_offset, t->dst);
 	l->count = r->count;
 	l->value = r->value;
 	l->task = t->uid;
@@ -171,6 +208,39 @@ static void launch(struct scheduler *sched, struct task *const *tasks, uint32_t 
 	device_ring(sched);
 }
 
+static struct comm *comm_of(const struct scheduler *sched, const struct command *cmd)
+{
+	struct comm *c = sched->comms[cmd->nccl.comm];
+	return c && c->epoch == cmd->nccl.epoch && !c->ended ? c : NULL;
+}
+
+static void give(struct scheduler *sched, const struct command *cmd)
+{
+	struct comm *c = comm_of(sched, cmd);
+	if (!c || c->comm_slot != EPOCH_WITHOUT_NCCL)
+		return;
+	c->comm_slot = cmd->nccl.comm_slot;
+	c->nccl_wanted = false;
+	begin(sched, c);
+	sched->sets->changed = true;
+}
+
+/* Captured groups need the workers: these release their streams if the daemon dies. */
+static bool may_take(const struct comm *c)
+{
+	return !c->pending && !c->launched && !c->captured_timelines && !c->plan && !c->ending;
+}
+
+static void take(struct scheduler *sched, const struct command *cmd)
+{
+	struct comm *c = comm_of(sched, cmd);
+	const bool taken = c && may_take(c);
+	if (taken)
+		c->comm_slot = EPOCH_WITHOUT_NCCL;
+	supervisor_event(sched, &(struct event){.kind = EVENT_NCCL_TAKEN,
+						.nccl = {cmd->nccl.comm, cmd->nccl.epoch, taken}});
+}
+
 static void command(struct scheduler *sched, const struct command *cmd)
 {
 	if (cmd->kind == COMMAND_DEVICE_ADD)
@@ -179,6 +249,10 @@ static void command(struct scheduler *sched, const struct command *cmd)
 		creation_add(sched, cmd->creation);
 	else if (cmd->kind == COMMAND_MAKE_NOT)
 		creation_cancel(sched, cmd->creation_number);
+	else if (cmd->kind == COMMAND_NCCL_GIVE)
+		give(sched, cmd);
+	else if (cmd->kind == COMMAND_NCCL_TAKE)
+		take(sched, cmd);
 }
 
 void nccl_completed(struct scheduler *sched, struct member *m)

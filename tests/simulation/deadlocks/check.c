@@ -33,7 +33,7 @@ static bool is_exact(uint32_t comm)
 	       (profile.delay <= EXACT_DELAY_NS || !expects_deadlock(comm));
 }
 
-void check_told(const struct task_plan *t)
+void check_completed(const struct task_plan *t)
 {
 	const ncclsvc_status *st = &t->status;
 	if (t->ended)

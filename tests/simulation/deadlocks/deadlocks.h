@@ -85,7 +85,7 @@ void expect_all(void);
 
 /* Whether the status reports a deadlock. */
 bool is_deadlock(const ncclsvc_status *st);
-void check_told(const struct task_plan *t);
+void check_completed(const struct task_plan *t);
 /* Checks the state at rest. */
 void check_rest(void);
 /* Checks the state after all communicators have ended. */

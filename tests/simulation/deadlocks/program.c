@@ -182,7 +182,7 @@ static void on_post(void *arg)
 	}
 }
 
-void program_told(uint32_t session, uint32_t serial, const ncclsvc_status *st)
+void program_completed(uint32_t session, uint32_t serial, const ncclsvc_status *st)
 {
 	struct task_plan *t = &tasks[serial];
 	if (comms[t->comm].session_of[t->rank] != session) {
@@ -195,7 +195,7 @@ void program_told(uint32_t session, uint32_t serial, const ncclsvc_status *st)
 		return;
 	t->status = *st;
 	t->ended_ns = now_ns;
-	check_told(t);
+	check_completed(t);
 	t->ended = true;
 }
 

@@ -45,7 +45,7 @@ static void members_agree(const struct task_plan *t)
 }
 
 /* Checks that each task has ended as it must. */
-static void all_told(void)
+static void all_completed(void)
 {
 	for (uint32_t i = 0; i < ntasks && !failure[0]; i++) {
 		const struct task_plan *t = &tasks[i];
@@ -64,7 +64,7 @@ static void a_failed_collective_waits(void)
 	const struct comm_plan comm = {.id = 100, .nranks = 3, .node_of = {0, 0, 1}};
 	const struct task_plan plans[] = {RECV(0, 2), COLLECTIVE(1, 50 * MS), RECV(2, 0)};
 	schedule_play(&comm, plans, COUNT(plans));
-	all_told();
+	all_completed();
 }
 
 /* When all ranks wait, node 0 has failed a collective that its member has not reached yet. */
@@ -85,7 +85,7 @@ static void a_collective_has_failed_before_its_turn(void)
 	};
 	plans[0].expected = plans[5].expected = EXPECT_OK;
 	schedule_play(&comm, plans, COUNT(plans));
-	all_told();
+	all_completed();
 }
 
 /* When node 0 gets the last answer, it has failed a collective, and node 2's vote on that is still
@@ -99,7 +99,7 @@ static void a_failure_is_voted_on_meanwhile(void)
 					  COLLECTIVE(4, 900 * MS)};
 	mpi_delay(2, 0, between(5, 25) * MS);
 	schedule_play(&comm, plans, COUNT(plans));
-	all_told();
+	all_completed();
 }
 
 static const struct scenario {

@@ -161,7 +161,7 @@ static void on_post(void *arg)
 	}
 }
 
-void program_told(uint32_t session, uint32_t serial, const ncclsvc_status *st)
+void program_completed(uint32_t session, uint32_t serial, const ncclsvc_status *st)
 {
 	struct task_plan *t = &tasks[serial];
 	if (t->session != session || t->told)

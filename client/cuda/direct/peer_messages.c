@@ -11,11 +11,11 @@
 void peer_turns(struct op *ops, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		if (ops[i].kernel == KERNEL_MESSAGES)
+		if (ops[i].route.kernel == KERNEL_MESSAGES)
 			ops[i].comm->peer->turns[peer_dir_of(&ops[i].record)] = 0;
 	for (unsigned i = 0; i < n; i++)
-		if (ops[i].kernel == KERNEL_MESSAGES)
-			ops[i].turn = ops[i].comm->peer->turns[peer_dir_of(&ops[i].record)]++;
+		if (ops[i].route.kernel == KERNEL_MESSAGES)
+			ops[i].route.turn = ops[i].comm->peer->turns[peer_dir_of(&ops[i].record)]++;
 }
 
 static uint64_t message_bytes(const struct svc_record *r)
@@ -49,20 +49,20 @@ static void peer_dir_add(const struct peer *p, struct peer_dir *peer_dir, const 
 	*threads = n > *threads ? n : *threads;
 }
 
-static void parts_fill(const struct op *ops, unsigned n, struct peer_messages *m)
+static void messages_fill(const struct op *ops, unsigned n, struct peer_messages *m)
 {
 	uint8_t next[PEER_DIRS];
 	for (unsigned peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++)
 		next[peer_dir] = m->first[peer_dir];
 	for (unsigned i = 0; i < n; i++) {
 		const struct svc_record *r = &ops[i].record;
-		const unsigned peer_dir = peer_dir_of(r), part = next[peer_dir]++;
-		if (part == m->first[peer_dir] && ops[i].message)
-			m->before[peer_dir] = ops[i].message - 1;
-		m->parts[part].at = (uintptr_t)(r->op == NCCLSVC_SEND ? ops[i].src : ops[i].dst);
-		m->parts[part].header = peer_message(r->type, message_bytes(r));
-		m->parts[part].share = ops[i].shares[1];
-		m->parts[part].share_at = r->dst_offset;
+		const unsigned peer_dir = peer_dir_of(r), k = next[peer_dir]++;
+		if (k == m->first[peer_dir] && ops[i].launch.message)
+			m->before[peer_dir] = ops[i].launch.message - 1;
+		m->parts[k].at = (uintptr_t)(r->op == NCCLSVC_SEND ? ops[i].src : ops[i].dst);
+		m->parts[k].header = peer_message(r->type, message_bytes(r));
+		m->parts[k].share = ops[i].regions.shares[1];
+		m->parts[k].share_at = r->dst_offset;
 	}
 }
 
@@ -70,7 +70,7 @@ unsigned peer_messages_describe(const struct peer *p, const struct op *ops, unsi
 				struct peer_messages *m, unsigned *threads)
 {
 	struct peer_dir peer_dirs[PEER_DIRS] = {0};
-	unsigned blocks = 0, parts = 0;
+	unsigned blocks = 0, messages = 0;
 	*threads = 0;
 	for (unsigned i = 0; i < n; i++)
 		peer_dir_add(p, &peer_dirs[peer_dir_of(&ops[i].record)], &ops[i], threads);
@@ -79,12 +79,12 @@ unsigned peer_messages_describe(const struct peer *p, const struct op *ops, unsi
 			if (m)
 				m->block[blocks] = PEER_BLOCK_OF(peer_dir, c);
 		if (m)
-			m->first[peer_dir] = (uint8_t)parts;
-		parts += peer_dirs[peer_dir].n;
+			m->first[peer_dir] = (uint8_t)messages;
+		messages += peer_dirs[peer_dir].n;
 	}
 	if (!m)
 		return blocks;
-	m->first[PEER_DIRS] = (uint8_t)parts;
-	parts_fill(ops, n, m);
+	m->first[PEER_DIRS] = (uint8_t)messages;
+	messages_fill(ops, n, m);
 	return blocks;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Shares: regions of GPU memory that this rank shares with the other ranks of an epoch, whose
- * libraries map them (imports.c). A share's slot is its region's entry in the table, so it is
+ * libraries map them (importer.c). A share's slot is its region's entry in the table, so it is
  * free again when the memory is gone and no task uses it. */
 #include <stdlib.h>
 
@@ -60,9 +60,9 @@ static uint64_t share_of(ncclsvc_session *s, struct peer *p, const ncclsvc_comm 
 /* Whether other ranks access the operation's buffers. Those of a Send are only read here. */
 static bool is_shared(const struct op *op)
 {
-	if (op->kernel == KERNEL_MESSAGES)
+	if (op->route.kernel == KERNEL_MESSAGES)
 		return op->record.op == NCCLSVC_RECV && op->dst_bytes >= PEER_MESSAGE_LONG;
-	return op->kernel == KERNEL_DIRECT;
+	return op->route.kernel == KERNEL_DIRECT;
 }
 
 /* Buffers that cannot be shared, go through staging memory. */
@@ -74,10 +74,10 @@ static bool goes_staged(ncclsvc_result r)
 static ncclsvc_result buffers_find(ncclsvc_session *s, struct op *op, uint64_t since, bool *yielded)
 {
 	const ncclsvc_result r = device_buffers_find(s, s->gpu, op, since, yielded);
-	op->unshared = goes_staged(r);
-	if (!op->unshared)
+	op->regions.unshared = goes_staged(r);
+	if (!op->regions.unshared)
 		return r;
-	op->region_entries[0] = op->region_entries[1] = 0;
+	op->regions.entries[0] = op->regions.entries[1] = 0;
 	return NCCLSVC_OK;
 }
 
@@ -91,8 +91,8 @@ ncclsvc_result shares_prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 	if (!*since)
 		*since = g->clock;
 	for (unsigned i = 0; !r && !yielded && i < n; i++) {
-		const CUcontext context = ops[i].comm->peer->context;
-		if (!is_shared(&ops[i]) || ops[i].unshared || cuda_push(g->cuda, context))
+		const CUcontext context = ops[i].comm->peer->capture->context;
+		if (!is_shared(&ops[i]) || ops[i].regions.unshared || cuda_push(g->cuda, context))
 			continue;
 		const int mode = relaxed_begin(g->cuda);
 		r = buffers_find(s, &ops[i], *since, &yielded);
@@ -102,8 +102,8 @@ ncclsvc_result shares_prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 	*finished = !r && !yielded;
 	for (unsigned i = 0; *finished && i < n; i++)
 		for (unsigned k = 0; is_shared(&ops[i]) && k < 2; k++)
-			ops[i].shares[k] = share_of(s, ops[i].comm->peer, ops[i].comm,
-						    ops[i].region_entries[k]);
+			ops[i].regions.shares[k] = share_of(s, ops[i].comm->peer, ops[i].comm,
+							    ops[i].regions.entries[k]);
 	return r;
 }
 

@@ -6,7 +6,8 @@
 #include "base/error.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
-#include "peer_graph.h"
+#include "cuda/capture/capture_graph.h"
+#include "peer.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "proto/task.h"
@@ -49,7 +50,7 @@ static ncclsvc_result room_check(const struct op *op)
 {
 	struct peer *p = op->comm->peer;
 	/* While graphs exist, each kernel also waits for an event and records it. */
-	const uint32_t most = peer_graphs_live(p) ? PENDING_MAX / 3 : PENDING_MAX;
+	const uint32_t most = capture_graphs_live(p->capture) ? PENDING_MAX / 3 : PENDING_MAX;
 	if (p->kernel_seq - p->over >= most)
 		peer_ask(p);
 	if (p->kernel_seq - p->over < most)
@@ -63,13 +64,14 @@ static ncclsvc_result room_check(const struct op *op)
 static ncclsvc_result side_stream_fork(struct gpu *g, const struct op *op)
 {
 	const struct peer *p = op->comm->peer;
-	CUresult e = cuda_push(g->cuda, op->push);
+	const struct capture *c = p->capture;
+	CUresult e = cuda_push(g->cuda, op->route.push);
 	if (!e) {
-		e = peer_follow(p, p->fork, op->stream, p->side_stream);
-		if (!e && peer_graphs_live(p))
-			e = p->cuda->cuStreamWaitEvent(p->side_stream, p->order,
+		e = capture_follow(c, p->fork, op->stream, c->side_stream);
+		if (!e && capture_graphs_live(c))
+			e = c->cuda->cuStreamWaitEvent(c->side_stream, c->order,
 						       CU_EVENT_WAIT_DEFAULT);
-		cuda_pop(g->cuda, op->push);
+		cuda_pop(g->cuda, op->route.push);
 	}
 	return e ? cuda_error(g->cuda, e,
 			      "cannot run the group's messages beside its other operations")
@@ -81,9 +83,9 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 	struct stream st;
 	ncclsvc_result r = stream_look(g, op->comm->device, op->stream, &st);
 	if (!r && st.captured && op->detached)
-		r = peer_cannot_detach();
+		r = capture_cannot_detach();
 	if (!r && st.captured && !cuda_captures(g->cuda))
-		r = peer_cannot_capture();
+		r = capture_unsupported();
 	if (!r && !st.captured)
 		r = room_check(op);
 	if (!r && op->src_bytes)
@@ -92,11 +94,11 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 		r = buffer_check(g, op, "recvbuf", op->dst);
 	if (r)
 		return r;
-	op->push = st.push;
-	op->captured = st.captured;
-	op->stream_id = op->detached ? DETACHED : st.id;
-	op->stream_context = op->detached || op->beside_nccl ? NULL : st.context;
-	return op->beside_nccl && !op->captured ? side_stream_fork(g, op) : NCCLSVC_OK;
+	op->route.push = st.push;
+	op->route.captured = st.captured;
+	op->launch.stream_id = op->detached ? DETACHED : st.id;
+	op->launch.stream_context = op->detached || op->route.beside_nccl ? NULL : st.context;
+	return op->route.beside_nccl && !op->route.captured ? side_stream_fork(g, op) : NCCLSVC_OK;
 }
 
 /* ---- Launching ---- */
@@ -105,58 +107,59 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 static void control_enter(const struct op *op)
 {
 	struct peer_control *control = op->comm->peer->control;
-	if (op->kernel == KERNEL_MESSAGES)
-		atomic_store_explicit(&control->messages[peer_dir_of(&op->record)], op->message,
-				      memory_order_release);
-	else if (op->kernel != KERNEL_NONE)
-		atomic_store_explicit(&control->entered, op->coll_seq, memory_order_release);
+	if (op->route.kernel == KERNEL_MESSAGES)
+		atomic_store_explicit(&control->messages[peer_dir_of(&op->record)],
+				      op->launch.message, memory_order_release);
+	else if (op->route.kernel != KERNEL_NONE)
+		atomic_store_explicit(&control->entered, op->launch.coll_seq, memory_order_release);
 	atomic_store_explicit(&control->submitted, op->comm->collectives, memory_order_release);
 }
 
 void peer_enter(struct op *op, struct slot *slot)
 {
 	struct peer *p = op->comm->peer;
-	if (op->kernel != KERNEL_NONE && !op->joined) {
+	if (op->route.kernel != KERNEL_NONE && !op->launch.joined) {
 		p->kernel_seq = peer_seq_after(p->kernel_seq);
-		p->kernel_seq_blocks = op->blocks;
+		p->kernel_seq_blocks = op->launch.blocks;
 		p->posting -= p->posting ? 1 : 0;
 	}
-	op->coll_seq = 0;
-	if (op->kernel == KERNEL_MESSAGES)
-		op->message = ++p->messages[peer_dir_of(&op->record)];
-	else if (op->kernel != KERNEL_NONE)
-		op->coll_seq = p->coll_seq = peer_seq_after(p->coll_seq);
+	op->launch.coll_seq = 0;
+	if (op->route.kernel == KERNEL_MESSAGES)
+		op->launch.message = ++p->messages[peer_dir_of(&op->record)];
+	else if (op->route.kernel != KERNEL_NONE)
+		op->launch.coll_seq = p->coll_seq = peer_seq_after(p->coll_seq);
 	control_enter(op);
-	if (op->kernel == KERNEL_NONE)
+	if (op->route.kernel == KERNEL_NONE)
 		return;
-	op->peer = p;
-	op->kernel_seq = p->kernel_seq;
-	op->newest_coll_seq = p->coll_seq;
-	op->posts = p->posting;
+	op->capture = p->capture;
+	op->launch.kernel_seq = p->kernel_seq;
+	op->launch.newest_coll_seq = p->coll_seq;
+	op->launch.posts = p->posting;
 	slot->peer = p;
-	slot->kernel_seq = op->kernel_seq;
-	slot->posted = op->posts;
-	slot->blocks = op->blocks;
+	slot->kernel_seq = op->launch.kernel_seq;
+	slot->posted = op->launch.posts;
+	slot->blocks = op->launch.blocks;
 	device_pin(op->comm->session, op, slot->number);
 }
 
 static void note(const struct op *op)
 {
-	struct peer *p = op->peer;
+	struct peer *p = op->capture->peer;
 	struct peer_record *record = &p->control->history[p->records % PEER_HISTORY];
 	peer_atomic32 *const kernel_seq = (peer_atomic32 *)&record->kernel_seq;
 	atomic_store_explicit(kernel_seq, 0, memory_order_release);
-	record->operation = op->operation;
-	record->collective = (uint32_t)op->collective;
-	record->coll_seq = op->coll_seq;
-	record->message = op->message;
+	record->operation = op->launch.operation;
+	record->collective = (uint32_t)op->launch.collective;
+	record->coll_seq = op->launch.coll_seq;
+	record->message = op->launch.message;
 	record->header = peer_header_of(&op->record);
 	record->launched_ns = now_ns();
 	record->timeout_ns = op->record.timeout_ns;
-	atomic_store_explicit(kernel_seq, op->kernel_seq, memory_order_release);
+	atomic_store_explicit(kernel_seq, op->launch.kernel_seq, memory_order_release);
 	atomic_store_explicit(&p->control->records, ++p->records, memory_order_release);
-	if (op->coll_seq)
-		atomic_store_explicit(&p->control->reached, op->coll_seq, memory_order_release);
+	if (op->launch.coll_seq)
+		atomic_store_explicit(&p->control->reached, op->launch.coll_seq,
+				      memory_order_release);
 }
 
 ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struct slot *slot)
@@ -180,7 +183,7 @@ ncclsvc_result peer_stream_wait(ncclsvc_session *s, CUstream handle, const struc
 /* The operations of one kernel can come from several streams, detached or not. */
 static bool uses_side_stream(const struct op *ops, unsigned n)
 {
-	bool side = ops->beside_nccl;
+	bool side = ops->route.beside_nccl;
 	for (unsigned i = 0; !side && i < n; i++)
 		side = ops[i].detached;
 	return side;
@@ -194,7 +197,7 @@ static CUresult streams_follow(const struct op *ops, unsigned n, const struct pe
 	for (unsigned i = 0; !e && i < n; i++) {
 		if (ops[i].detached || (done && ops[i].stream == done->stream))
 			continue;
-		e = peer_wait_ended(p, ops[i].stream, ops->kernel_seq, ops->blocks);
+		e = peer_wait_ended(p, ops[i].stream, ops->launch.kernel_seq, ops->launch.blocks);
 		done = &ops[i];
 	}
 	return e;
@@ -203,11 +206,11 @@ static CUresult streams_follow(const struct op *ops, unsigned n, const struct pe
 /* Notes that the kernel is on its stream. */
 static void put_note(struct peer *p, const struct op *op, uint64_t id, CUcontext context)
 {
-	p->any = true;
-	p->latest = op->kernel_seq;
-	p->stream_id = id;
-	p->stream_context = context;
-	p->blocks = op->blocks;
+	p->newest.any = true;
+	p->newest.kernel_seq = op->launch.kernel_seq;
+	p->newest.stream_id = id;
+	p->newest.stream_context = context;
+	p->newest.blocks = op->launch.blocks;
 }
 
 static bool is_opening(const struct peer *p, uint32_t rank)
@@ -230,61 +233,63 @@ static void await_open(const struct peer *p)
 
 static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 {
+	const struct capture *c = p->capture;
 	const bool side = uses_side_stream(ops, n);
-	const CUstream stream = side ? p->side_stream : ops->stream;
-	const CUcontext context = side ? NULL : ops->stream_context;
-	const uint64_t id = side ? DETACHED : ops->stream_id;
+	const CUstream stream = side ? c->side_stream : ops->stream;
+	const CUcontext context = side ? NULL : ops->launch.stream_context;
+	const uint64_t id = side ? DETACHED : ops->launch.stream_id;
 	/* The communicator's kernels run one after the other, also on different streams. */
-	const bool same = p->stream_id == id && p->stream_context == context;
-	if (!p->any && p->ranks_per_gpu > 1)
+	const bool same = p->newest.stream_id == id && p->newest.stream_context == context;
+	if (!p->newest.any && p->ranks_per_gpu > 1)
 		await_open(p);
-	CUresult e = cuda_push(p->cuda, ops->push);
+	CUresult e = cuda_push(c->cuda, ops->route.push);
 	if (e)
 		return e;
-	const bool graphs = peer_graphs_live(p);
-	e = peer_streams_join(ops, n, p, stream, side ? NULL : ops);
+	const bool graphs = capture_graphs_live(c);
+	e = capture_streams_join(ops, n, c, stream, side ? NULL : ops);
 	/* A kernel beside NCCL waited for the event before its group, which may have recorded it
 	 * since. */
-	if (!e && graphs && !ops->beside_nccl)
-		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
-	else if (!e && p->any && !same)
-		e = peer_wait_ended(p, stream, p->latest, p->blocks);
+	if (!e && graphs && !ops->route.beside_nccl)
+		e = c->cuda->cuStreamWaitEvent(stream, c->order, CU_EVENT_WAIT_DEFAULT);
+	else if (!e && p->newest.any && !same)
+		e = peer_wait_ended(p, stream, p->newest.kernel_seq, p->newest.blocks);
 	for (unsigned i = 0; i < n; i++)
 		note(&ops[i]);
 	if (!e)
 		e = peer_put(ops, n, p, stream, NULL);
 	if (!e)
 		put_note(p, ops, id, context);
-	if (!e && graphs && ops->beside_nccl)
-		e = p->cuda->cuStreamWaitEvent(stream, p->order, CU_EVENT_WAIT_DEFAULT);
+	if (!e && graphs && ops->route.beside_nccl)
+		e = c->cuda->cuStreamWaitEvent(stream, c->order, CU_EVENT_WAIT_DEFAULT);
 	if (!e && graphs)
-		e = p->cuda->cuEventRecord(p->order, stream);
+		e = c->cuda->cuEventRecord(c->order, stream);
 	if (!e)
 		e = streams_follow(ops, n, p, side ? NULL : ops);
-	cuda_pop(p->cuda, ops->push);
+	cuda_pop(c->cuda, ops->route.push);
 	return e;
 }
 
 ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 {
-	struct peer *p = ops->peer;
-	pthread_mutex_lock(&p->turn);
-	while (peer_seq_after(p->launched) != ops->kernel_seq)
-		pthread_cond_wait(&p->turned, &p->turn);
+	struct capture *c = ops->capture;
+	struct peer *p = c->peer;
+	pthread_mutex_lock(&c->turn);
+	while (peer_seq_after(p->launched) != ops->launch.kernel_seq)
+		pthread_cond_wait(&p->turned, &c->turn);
 	/* After a failed launch nothing may be left on a stream that waits for this kernel. */
 	const CUresult e = atomic_load_explicit(&p->failed, memory_order_relaxed)
 				   ? CUDA_SUCCESS
 				   : launch(ops, n, p);
 	if (e)
 		atomic_store_explicit(&p->failed, true, memory_order_release);
-	p->launched = ops->kernel_seq;
+	p->launched = ops->launch.kernel_seq;
 	pthread_cond_broadcast(&p->turned);
-	pthread_mutex_unlock(&p->turn);
+	pthread_mutex_unlock(&c->turn);
 	if (!e)
 		return NCCLSVC_OK;
 	/* Other ranks wait for the missing kernel: the daemon notices, and ends the epoch. */
 	peer_callbacks.break_off(p);
-	return cuda_error(p->cuda, e,
+	return cuda_error(c->cuda, e,
 			  "the operation's kernel was not launched, so its communicator ends");
 }
 
@@ -292,31 +297,33 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 
 static CUresult capture(const struct op *ops, unsigned n, struct peer *p)
 {
+	struct capture *c = p->capture;
 	const CUstream stream = ops->stream;
-	CUresult e = peer_streams_join(ops, n, p, stream, ops);
+	CUresult e = capture_streams_join(ops, n, c, stream, ops);
 	if (!e)
-		e = peer_graph_follow(p, stream);
+		e = capture_graph_follow(c, stream);
 	if (!e)
-		e = peer_put(ops, n, p, stream, p->graphs);
+		e = peer_put(ops, n, p, stream, c->graphs);
 	if (!e)
-		e = peer_graph_note(ops, n, stream);
+		e = capture_graph_note(ops, n, stream);
 	for (unsigned i = 1; !e && i < n; i++)
 		if (ops[i].stream != stream)
-			e = peer_follow(p, p->input, stream, ops[i].stream);
+			e = capture_follow(c, c->input, stream, ops[i].stream);
 	return e;
 }
 
 ncclsvc_result peer_capture(const struct op *ops, unsigned n)
 {
-	struct peer *p = ops->peer;
-	CUresult e = cuda_push(p->cuda, ops->push);
+	struct capture *c = ops->capture;
+	struct peer *p = c->peer;
+	CUresult e = cuda_push(c->cuda, ops->route.push);
 	if (!e) {
-		pthread_mutex_lock(&p->turn);
+		pthread_mutex_lock(&c->turn);
 		e = capture(ops, n, p);
-		pthread_mutex_unlock(&p->turn);
-		cuda_pop(p->cuda, ops->push);
+		pthread_mutex_unlock(&c->turn);
+		cuda_pop(c->cuda, ops->route.push);
 	}
-	return e ? cuda_error(p->cuda, e, "the operation's kernel was not captured") : NCCLSVC_OK;
+	return e ? cuda_error(c->cuda, e, "the operation's kernel was not captured") : NCCLSVC_OK;
 }
 
 ncclsvc_result peer_capture_alone(const struct gpu *g, struct op *op)
@@ -332,11 +339,11 @@ ncclsvc_result peer_capture_alone(const struct gpu *g, struct op *op)
 		*op->task = 0;
 	if (!op->dst_bytes || op->src == op->dst)
 		return NCCLSVC_OK;
-	e = cuda_push(g->cuda, op->push);
+	e = cuda_push(g->cuda, op->route.push);
 	if (!e) {
 		e = g->cuda->cuMemcpyDtoDAsync((uintptr_t)op->dst, (uintptr_t)op->src,
 					       op->dst_bytes, op->stream);
-		cuda_pop(g->cuda, op->push);
+		cuda_pop(g->cuda, op->route.push);
 	}
 	return e ? cuda_error(g->cuda, e, "the operation's copy was not captured") : NCCLSVC_OK;
 }

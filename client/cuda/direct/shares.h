@@ -4,7 +4,7 @@
 #ifndef CLIENT_CUDA_SHARES_H
 #define CLIENT_CUDA_SHARES_H
 
-#include "gpu_state.h"
+#include "cuda/gpu_state.h"
 
 struct importer; /* the session's thread */
 struct peer;
@@ -19,10 +19,10 @@ ncclsvc_result shares_prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 /* The epoch is over. Locked. */
 void shares_end(struct gpu *g, struct peer *p);
 
-/* ---- imports.c ---- */
+/* ---- importer.c ---- */
 
-/* The member's part is open: maps what others share, in the background. If that is not possible,
- * large collectives go through staging memory. Yields; not locked. */
+/* The member's kernels are open: maps what others share, in the background. If that is not
+ * possible, large collectives go through staging memory. Yields; not locked. */
 void imports_begin(ncclsvc_session *s, struct peer *p);
 /* Lets go of the member's imports, in the background: the driver may wait for other kernels. */
 void imports_discard(struct peer *p);

@@ -58,16 +58,17 @@ bool peer_blocks_completed(const struct peer *p, uint32_t kernel_seq, unsigned b
 
 void peer_ask(struct peer *p)
 {
+	const struct capture *c = p->capture;
 	struct peer_state state;
-	CUresult e = cuda_push(p->cuda, p->context);
+	CUresult e = cuda_push(c->cuda, c->context);
 	if (e)
 		return;
-	const int mode = relaxed_begin(p->cuda);
-	e = p->cuda->cuMemcpyDtoHAsync(&state, p->own.at, sizeof(state), p->asking);
+	const int mode = relaxed_begin(c->cuda);
+	e = c->cuda->cuMemcpyDtoHAsync(&state, p->own.at, sizeof(state), p->asking);
 	if (!e)
-		e = p->cuda->cuStreamSynchronize(p->asking);
-	relaxed_end(p->cuda, mode);
-	cuda_pop(p->cuda, p->context);
+		e = c->cuda->cuStreamSynchronize(p->asking);
+	relaxed_end(c->cuda, mode);
+	cuda_pop(c->cuda, c->context);
 	p->asked_ns = now_ns();
 	if (e)
 		return;
@@ -77,6 +78,36 @@ void peer_ask(struct peer *p)
 			known(p, before(p->completed[i]));
 	if (peer_blocks_completed(p, p->kernel_seq, p->kernel_seq_blocks))
 		known(p, p->kernel_seq);
+}
+
+static bool is_known_quiet(const struct peer *p)
+{
+	if (atomic_load_explicit(&p->failed,
+				 memory_order_relaxed)) /* nothing was launched after that kernel */
+		return !p->newest.any || peer_reached(p->over, p->newest.kernel_seq) ||
+		       peer_blocks_completed(p, p->newest.kernel_seq, p->newest.blocks);
+	return !p->kernel_seq || peer_reached(p->over, p->kernel_seq);
+}
+
+bool peer_is_quiet(struct peer *p)
+{
+	if (p->control && !is_known_quiet(p))
+		peer_ask(p);
+	return !p->control || is_known_quiet(p);
+}
+
+CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t kernel_seq,
+			 unsigned blocks)
+{
+	CUstreamBatchMemOpParams ops[PEER_BLOCKS];
+	const CUdeviceptr completed = p->own.at + offsetof(struct peer_state, completed);
+	for (unsigned i = 0; i < blocks; i++)
+		ops[i] = (CUstreamBatchMemOpParams){
+			.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+				      .address = completed + i * sizeof(uint32_t),
+				      .value = kernel_seq,
+				      .flags = CU_STREAM_WAIT_VALUE_GEQ}};
+	return p->capture->cuda->cuStreamBatchMemOp(stream, blocks, ops, 0);
 }
 
 /* ---- Statuses ---- */
@@ -221,13 +252,13 @@ static void wait(ncclsvc_session *s, struct slot *slot, uint64_t deadline)
 	if (is_over(p, slot))
 		return;
 	const uint64_t most = posts ? POLL_NS : ASK_NS;
-	p->refs++;
+	p->capture->refs++;
 	session_unlock(s);
 	control_poll(p, kernel_seq, deadline < now + most ? deadline : now + most);
 	if (!posted(p, kernel_seq) && now_ns() - now >= POLL_NS)
 		nanosleep(&(struct timespec){.tv_nsec = (long)SLEEP_NS}, NULL);
 	session_lock(s);
-	peer_unref(p);
+	capture_unref(p->capture);
 }
 
 static bool ask(struct peer *p)

@@ -10,7 +10,7 @@
 #include "core/comm_handle.h"
 #include "core/op.h"
 #include "core/task_slot.h"
-#include "gpu_state.h"
+#include "cuda/capture/capture.h"
 #include "proto/abi/peer_abi.h"
 
 #define WARP 32
@@ -20,8 +20,7 @@ enum kernel { KERNEL_NONE, KERNEL_LL, KERNEL_DIRECT, KERNEL_MESSAGES, KERNELS };
 
 struct import;
 struct importer;
-struct peer_graph;
-struct captured_group;
+struct capture_graph;
 
 struct peer_module {
 	CUmodule modules[KERNELS]; /* indexed by enum kernel */
@@ -31,27 +30,37 @@ struct peer_module {
 /* The driver is asked about a buffer once: a query takes more than a tenth of a submission. */
 #define PEER_CHECKED 64
 
-/* A member's part of one epoch. */
+/* Others' shares (importer.c). */
+struct peer_imports {
+	struct importer *importer; /* NULL: nothing is mapped */
+	struct import *first;
+	uint32_t known[PEER_RANKS], mapped[PEER_RANKS]; /* how many, of each rank */
+	uint64_t position, reported; /* how much of the log is done, and reported */
+	bool later;		     /* some of that is to be unmapped */
+};
+
+/* The newest kernel that was launched. */
+struct peer_newest {
+	bool any; /* there is one */
+	uint32_t kernel_seq;
+	unsigned long long stream_id;
+	CUcontext stream_context;
+	unsigned blocks;
+};
+
+/* A member's kernels in one epoch. */
 struct peer {
-	struct peer *next; /* next of the parts that are kept */
-	const struct cuda *cuda;
+	struct capture *capture; /* orders the kernels, and holds them */
 	const struct peer_module *module;
-	CUdevice device;
-	CUcontext context; /* the device's primary context, retained; NULL: not yet */
-	unsigned refs; /* held by its communicator, and by threads that launch or wait; locked */
-	void (*unused)(struct peer *p); /* peer_unref calls it when the last one is dropped */
-	uint16_t out_of_reach;		/* as in JOIN */
-	uint8_t ranks_per_gpu;		/* the most ranks of the communicator on one GPU */
+	uint16_t out_of_reach; /* as in JOIN */
+	uint8_t ranks_per_gpu; /* the most ranks of the communicator on one GPU */
 	struct lent own;
 	struct peer_control *controls; /* of all ranks; NULL: not open yet */
 	struct peer_control *control;  /* of this rank */
 	size_t controls_bytes;
 	struct peer_call call; /* the argument that all kernels share */
 	CUstream asking;       /* for queries of the GPU */
-	CUstream side_stream;  /* for operations that the trainer's stream does not wait for */
-	CUevent input;	       /* of those, and of messages on several streams */
 	CUevent fork;	       /* of operations beside others; used with the session's lock */
-	CUevent order;	       /* orders kernels in graphs and others: recorded behind the newest */
 
 	/* With the session's lock. Kernels in graphs do not count. */
 	uint32_t kernel_seq;	      /* of the newest kernel */
@@ -66,41 +75,14 @@ struct peer {
 	uint64_t checked[PEER_CHECKED]; /* buffers known to be GPU memory, by hash */
 	/* Numbers of its shares (shares.c), by their regions' entries; NULL: none yet */
 	uint32_t *shares, nshares;
-	/* Others' shares (imports.c): how many are known of each rank, and mapped. */
-	struct importer *importer; /* NULL: nothing is mapped */
-	struct import *imports;
-	uint32_t known[PEER_RANKS], mapped[PEER_RANKS];
-	uint64_t imports_at, imports_reported; /* how much of the log is done, and reported */
-	bool imports_later;		       /* some of that is to be unmapped */
+	struct peer_imports imports;
 
-	/* Keeps launches in the order of kernel_seq; no other lock is held meanwhile. */
-	pthread_mutex_t turn;
+	/* With capture.turn, which keeps launches in the order of kernel_seq: */
 	pthread_cond_t turned;
 	uint32_t launched;  /* or skipped */
-	uint32_t latest;    /* the newest kernel that was launched */
 	atomic_bool failed; /* a launch has failed: no other follows */
 	uint32_t records;
-	/* The stream of the newest kernel, and its number of blocks. */
-	bool any;
-	unsigned long long stream_id;
-	CUcontext stream_context;
-	unsigned blocks;
-	struct peer_graph *graphs; /* newest first */
-	/* How many graphs there were, and how many of them are gone. */
-	_Atomic uint32_t ngraphs, graphs_gone;
-
-	/* Operations in graphs that go to NCCL (captured_group.h). With the session's lock: */
-	uint32_t captured_timeline; /* their timeline; 0: none yet */
-	struct page *captured_page; /* page that holds this timeline; NULL: none yet */
-	CUdeviceptr captured_at;    /* device address of its words */
-	uint32_t captured_number;   /* number of the newest captured group */
-	uint32_t captured_graph;    /* its graph; 0: none */
-	struct captured_group *captured_groups;
-	/* How many captured groups there were, and how many are gone with their graphs. */
-	_Atomic uint32_t ncaptured_groups, captured_groups_gone;
-	uint32_t captured_groups_swept; /* how many of those gone have been swept */
-	uint64_t due_clock; /* of the submission that captured_groups_due was last asked about */
-	bool due;	    /* and its answer */
+	struct peer_newest newest;
 };
 
 static inline bool peer_is_open(const struct peer *p)
@@ -108,20 +90,13 @@ static inline bool peer_is_open(const struct peer *p)
 	return p->control;
 }
 
-/* Without references, the part is freed once nothing of it runs or can be launched. Locked. */
-static inline void peer_unref(struct peer *p)
-{
-	if (!--p->refs)
-		p->unused(p);
-}
-
 /* ---- peer.c: from JOIN to LEAVE. Called without the lock; all but peer_close yield. ---- */
 
-/* Before JOIN or SPLIT: creates the member's part with its staging memory. NULL: it has none, and
- * the communicator runs without kernels. */
-struct peer *peer_new(ncclsvc_session *s, int device, int32_t number, int nranks);
+/* Before JOIN or SPLIT: creates the member's kernels with their staging memory, unless the
+ * communicator runs without. */
+void peer_new(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number, int nranks);
 /* After JOIN or SPLIT was refused. */
-void peer_discard(ncclsvc_session *s, struct peer *p);
+void peer_discard(ncclsvc_session *s, ncclsvc_comm *comm);
 /* Before the communicator is joined again: gets new staging memory. */
 void peer_renew(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number);
 /* The region that JOIN and SPLIT name. */
@@ -135,14 +110,30 @@ static inline uint16_t peer_out_of_reach(const struct peer *p)
 }
 /* After JOIN or SPLIT: maps the other members' memory, or drops what the epoch does not use. */
 ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm);
-/* Aborts kernels that still run. Pending tasks then end as cancelled. */
+/* The end of the communicator's epoch for this member, with or without kernels: those that still
+ * run are aborted, and pending tasks end as cancelled. */
 void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
-/* Closes the parts of all communicators when the session closes. */
+/* The same for all communicators when the session closes. */
 void peers_close(ncclsvc_session *s);
 void peer_modules_unload(struct gpu *g);
 
-/* Gives a communicator without kernels the streams and events that captures need. Locked. */
-ncclsvc_result peer_bare(ncclsvc_session *s, ncclsvc_comm *comm);
+/* ---- own_staging.c ---- */
+
+/* Makes the member's staging memory, clears it, and hands it to the daemon. Not locked; yields. */
+bool peer_staging_make(ncclsvc_session *s, struct peer *p, int32_t number);
+
+/* ---- peer_memory.c ---- */
+
+/* Maps the other members' staging memory, and all control blocks. Not locked; yields. */
+ncclsvc_result peer_map_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer *p);
+/* Frees the kernels and all that they have. */
+void peer_free(struct peer *p);
+
+/* ---- peer_module.c ---- */
+
+/* The device's kernels, loaded at first use. The context must be current. Locked. */
+const struct peer_module *peer_module_of(struct gpu *g, int device);
+void peer_module_unload(const struct cuda *cuda, struct peer_module *m);
 
 /* ---- peer_kernel.c ---- */
 
@@ -155,7 +146,7 @@ uint64_t peer_header_of(const struct svc_record *r);
 /* Puts the kernel of n operations on the stream. graph: the graph into which it is captured, or
  * NULL. The context must be current. */
 CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
-		  const struct peer_graph *graph);
+		  const struct capture_graph *graph);
 
 /* ---- peer_submit.c ---- */
 
@@ -193,6 +184,12 @@ unsigned peer_messages_describe(const struct peer *p, const struct op *ops, unsi
 extern const struct kernel_callbacks peer_callbacks;
 /* Updates the kernels' progress, asking the GPU if needed. Locked. */
 void peer_ask(struct peer *p);
+/* Whether nothing of it runs; asks the GPU if nothing else reports the end. Locked. */
+bool peer_is_quiet(struct peer *p);
+/* Makes the stream wait until all blocks of the kernel, or of later ones, have reported their end.
+ * The context must be current. */
+CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t kernel_seq,
+			 unsigned blocks);
 /* Whether all blocks of that kernel have ended, according to the GPU's last answer. */
 bool peer_blocks_completed(const struct peer *p, uint32_t kernel_seq, unsigned blocks);
 

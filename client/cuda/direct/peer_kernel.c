@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From operations to kernels: which kernel, its shape, and its argument. */
 #include "core/comm_handle.h"
-#include "peer_graph.h"
+#include "cuda/capture/capture_graph.h"
+#include "peer.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "proto/task.h"
@@ -92,9 +93,9 @@ static void describe(const struct op *op, struct peer_call *c)
 	const bool root = is_root(r, c->rank);
 	c->src = (uintptr_t)op->src;
 	c->dst = (uintptr_t)op->dst;
-	c->src_share = op->shares[0];
+	c->src_share = op->regions.shares[0];
 	c->src_at = op->record.src_offset;
-	c->dst_share = op->shares[1];
+	c->dst_share = op->regions.shares[1];
 	c->dst_at = op->record.dst_offset;
 	c->bytes = bytes;
 	c->reduces = svc_op_reduces(r->op);
@@ -125,7 +126,7 @@ static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 {
 	const uint64_t bytes = call_bytes(op);
 	const uint32_t most = PEER_BLOCKS / op->comm->peer->ranks_per_gpu;
-	if (op->kernel == KERNEL_DIRECT) {
+	if (op->route.kernel == KERNEL_DIRECT) {
 		*blocks = most;
 		*threads = PEER_DIRECT_THREADS + WARP;
 		return;
@@ -136,39 +137,39 @@ static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 	*threads = (movers ? movers : WARP) + WARP;
 }
 
-_Static_assert(PEER_DIRS <= PEER_PARTS, "a turn fits");
+_Static_assert(PEER_DIRS <= PEER_MESSAGES_MOST, "a turn fits");
 
 /* How many messages join: only whole turns, so that nothing they wait for is in a later kernel of
  * another rank, which has other messages; but at least one turn. */
 static unsigned messages_join(const struct op *ops, unsigned n)
 {
 	unsigned most = 0, k = 0;
-	while (most < n && ops[most].kernel == KERNEL_MESSAGES && ops[most].comm == ops->comm)
+	while (most < n && ops[most].route.kernel == KERNEL_MESSAGES && ops[most].comm == ops->comm)
 		most++;
-	for (unsigned i = 1; i <= most && i <= PEER_PARTS; i++)
-		if (i == most || ops[i].turn != ops[i - 1].turn)
+	for (unsigned i = 1; i <= most && i <= PEER_MESSAGES_MOST; i++)
+		if (i == most || ops[i].route.turn != ops[i - 1].route.turn)
 			k = i;
 	return k;
 }
 
 unsigned peer_join(struct op *ops, unsigned n)
 {
-	const unsigned k = ops->kernel == KERNEL_MESSAGES ? messages_join(ops, n) : 1;
+	const unsigned k = ops->route.kernel == KERNEL_MESSAGES ? messages_join(ops, n) : 1;
 	unsigned blocks, threads;
-	if (ops->kernel == KERNEL_MESSAGES)
+	if (ops->route.kernel == KERNEL_MESSAGES)
 		blocks = peer_messages_describe(ops->comm->peer, ops, k, NULL, &threads);
 	else
 		shape(ops, &blocks, &threads);
 	for (unsigned i = 0; i < k; i++) {
-		ops[i].joined = i;
-		ops[i].blocks = (uint8_t)blocks;
-		ops[i].threads = (uint16_t)threads;
+		ops[i].launch.joined = i;
+		ops[i].launch.blocks = (uint8_t)blocks;
+		ops[i].launch.threads = (uint16_t)threads;
 	}
 	return k;
 }
 
 CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
-		  const struct peer_graph *graph)
+		  const struct capture_graph *graph)
 {
 	struct peer_messages m = {.call = p->call};
 	void *parameters[] = {&m};
@@ -177,14 +178,15 @@ CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstre
 		m.call.graph = graph->number;
 		m.call.index = graph->operations;
 	} else {
-		m.call.kernel_seq = ops->kernel_seq;
-		m.call.coll_seq = ops->newest_coll_seq;
-		m.call.posts = ops->posts;
+		m.call.kernel_seq = ops->launch.kernel_seq;
+		m.call.coll_seq = ops->launch.newest_coll_seq;
+		m.call.posts = ops->launch.posts;
 	}
-	if (ops->kernel == KERNEL_MESSAGES)
+	if (ops->route.kernel == KERNEL_MESSAGES)
 		peer_messages_describe(p, ops, n, &m, &threads);
 	else
 		describe(ops, &m.call);
-	return p->cuda->cuLaunchKernel(p->module->functions[ops->kernel], ops->blocks, 1, 1,
-				       ops->threads, 1, 1, 0, stream, parameters, NULL);
+	return p->capture->cuda->cuLaunchKernel(p->module->functions[ops->route.kernel],
+						ops->launch.blocks, 1, 1, ops->launch.threads, 1, 1,
+						0, stream, parameters, NULL);
 }

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "history.h"
+
+#include <stdlib.h>
+
+bool history_add(struct history *h, const struct history_line *line)
+{
+	struct history_line *last = h->n ? &h->lines[h->n - 1] : NULL;
+	if (last && line->kind == HISTORY_PENDING && last->kind == line->kind &&
+	    last->order == line->order && last->peer == line->peer && last->to == line->from) {
+		last->to = line->to;
+		return true;
+	}
+	if (h->n == h->room) {
+		const size_t room = h->room ? 2 * h->room : 16;
+		struct history_line *grown = realloc(h->lines, room * sizeof(*grown));
+		if (!grown)
+			return false;
+		h->lines = grown;
+		h->room = room;
+	}
+	h->lines[h->n++] = *line;
+	return true;
+}
+
+struct seen {
+	uint64_t submitted;
+	bool pending, damaged;
+};
+
+/* What rank r says about an operation. */
+static struct seen look(const struct histories *all, uint32_t r, unsigned order, int32_t peer,
+			uint64_t number)
+{
+	struct seen seen = {0};
+	const struct history_line *l = all->lines + r * all->room;
+	for (size_t i = 0; i < all->room; i++, l++) {
+		if (l->order != order || l->peer != peer)
+			continue;
+		if (l->kind == HISTORY_SUBMITTED && l->to)
+			seen.submitted = l->to;
+		seen.pending |= l->kind == HISTORY_PENDING && number >= l->from && number < l->to;
+		seen.damaged |= l->kind == HISTORY_DAMAGED && number == l->from;
+	}
+	return seen;
+}
+
+static unsigned opposite(unsigned order)
+{
+	return order == HISTORY_SENDS ? HISTORY_RECVS : HISTORY_SENDS;
+}
+
+enum history_verdict history_judge(const struct histories *all, uint32_t rank, unsigned order,
+				   int32_t peer, uint64_t number)
+{
+	bool damaged = false;
+	if (order == HISTORY_SENDS || order == HISTORY_RECVS) {
+		const struct seen seen =
+			look(all, (uint32_t)peer, opposite(order), (int32_t)rank, number);
+		return number < seen.submitted && !seen.pending ? HISTORY_DONE : HISTORY_REPEAT;
+	}
+	for (uint32_t r = 0; r < all->nranks; r++) {
+		const struct seen seen = look(all, r, order, -1, number);
+		damaged |= seen.damaged;
+		if (number < seen.submitted && !seen.pending && !seen.damaged)
+			return HISTORY_DONE;
+	}
+	return damaged ? HISTORY_LOST : HISTORY_REPEAT;
+}
+
+/* 1 + the last operation that rank r has seen end. */
+static uint64_t ended(const struct histories *all, uint32_t r, unsigned order, int32_t peer)
+{
+	uint64_t n = look(all, r, order, peer, 0).submitted;
+	while (n && look(all, r, order, peer, n - 1).pending)
+		n--;
+	return n;
+}
+
+bool history_fits(const struct histories *all, uint32_t rank)
+{
+	uint64_t least = UINT64_MAX, most = 0;
+	for (uint32_t r = 0; r < all->nranks; r++) {
+		const uint64_t submitted = look(all, r, HISTORY_COLLECTIVES, -1, 0).submitted;
+		const uint64_t n = ended(all, r, HISTORY_COLLECTIVES, -1);
+		least = submitted < least ? submitted : least;
+		most = n > most ? n : most;
+	}
+	if (most > least)
+		return false;
+	for (uint32_t r = 0; r < all->nranks; r++)
+		for (unsigned order = HISTORY_SENDS; order <= HISTORY_RECVS; order++)
+			if (ended(all, r, opposite(order), (int32_t)rank) >
+			    look(all, rank, order, (int32_t)r, 0).submitted)
+				return false;
+	return true;
+}

@@ -1,0 +1,928 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A session survives a restart of its daemon. When the connection ends, its watcher, a thread of
+ * its own, connects to the next daemon, registers the memory under the same numbers, and joins the
+ * communicators again under the same handles. All members of a communicator then exchange, in an
+ * AllGather, what each has submitted and seen end (history.h): what one member has seen succeed is
+ * done for all, since the daemon completes no operation before it has moved all of its data. What
+ * nobody has seen end is submitted again. Meanwhile all calls wait.
+ *
+ * What cannot be repeated fails: operations in place that a killed daemon has left half done, and
+ * communicators of which a member does not come back, or on which an operation has failed. */
+#include "resume.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/deadline_clock.h"
+#include "base/frame.h"
+#include "base/session_memory.h"
+#include "core/call.h"
+#include "core/comm_handle.h"
+#include "core/dispatch.h"
+#include "core/session_handle.h"
+#include "core/session_socket.h"
+#include "history.h"
+#include "join_request.h"
+#include "proto/operation.h"
+
+#define ATTEMPT_MS  2000 /* to connect, before the watcher checks whether the session is closed */
+#define NAP_MS	    20
+#define SEND_MS	    5000
+#define STACK_BYTES (256 << 10)
+#define LEFT_KEPT   16
+#define DAMAGED                                                                                    \
+	"the daemon was killed while it worked in place on this operation's buffer, whose "        \
+	"content "                                                                                 \
+	"is now undefined"
+
+/* A task that the next daemon has not got yet. */
+struct carried {
+	uint64_t task;
+	struct svc_record record;
+	uint32_t group; /* tasks of one task group have the same number */
+	bool damaged;	/* the daemon was overwriting its input */
+};
+
+/* ---- The unfinished tasks ---- */
+
+/* False: a resumption that failed has carried them already. */
+static bool tasks_in_ring(const ncclsvc_session *s)
+{
+	const struct tasks *t = &s->tasks;
+	for (uint64_t n = tasks_first_pending(t); n < t->next; n++) {
+		const struct slot *slot = task_slot(t, n);
+		if (slot->number == n && slot->state == SLOT_PENDING && !slot->entry)
+			return false;
+	}
+	return true;
+}
+
+static void carry_task(ncclsvc_session *s, struct slot *slot, uint32_t group)
+{
+	const struct connection *c = s->connection;
+	const ncclsvc_status *st = svc_status_slot(c->ring, c->entries, slot->entry);
+	struct carried *to = &s->carried[s->ncarried++];
+	to->task = slot->number;
+	to->record = *svc_record_slot(c->ring, c->entries, slot->entry);
+	to->group = group;
+	to->damaged = st->done_ns == SVC_STATUS_UNDER_WAY;
+	slot->entry = 0;
+}
+
+/* Copies the records of unfinished tasks from the ring of the daemon that is gone. */
+static ncclsvc_result carry(ncclsvc_session *s)
+{
+	const struct tasks *t = &s->tasks;
+	const struct connection *c = s->connection;
+	const uint64_t first = tasks_first_pending(t);
+	uint32_t group = 0;
+	if (!tasks_in_ring(s))
+		return NCCLSVC_OK;
+	free(s->carried);
+	s->ncarried = 0;
+	s->carried = calloc(t->next - first + 1, sizeof(*s->carried));
+	if (!s->carried)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	for (uint64_t n = first; n < t->next; n++) {
+		struct slot *slot = task_slot(t, n);
+		if (slot->number != n || !slot->entry)
+			continue;
+		const struct svc_record *r = svc_record_slot(c->ring, c->entries, slot->entry);
+		const bool more = r->flags & SVC_TASK_MORE;
+		if (slot->state == SLOT_PENDING)
+			carry_task(s, slot, group);
+		group += !more;
+	}
+	return NCCLSVC_OK;
+}
+
+/* The task's slot; NULL: the task has ended. */
+static struct slot *slot_of(const ncclsvc_session *s, const struct carried *c)
+{
+	struct slot *slot = task_slot(&s->tasks, c->task);
+	return slot->number == c->task && slot->state == SLOT_PENDING ? slot : NULL;
+}
+
+/* ---- The new connection ---- */
+
+static void say(ncclsvc_session *s, uint32_t kind, uint32_t number, uint32_t lineage)
+{
+	call_forget(s, SVC_RESUME,
+		    &(struct svc_resume){.kind = kind, .number = number, .lineage = lineage});
+}
+
+static void carry_timelines(const struct connection *from, struct connection *to)
+{
+	struct svc_timeline *a = svc_timelines(from->ring), *b = svc_timelines(to->ring);
+	for (int i = 1; i < SVC_TIMELINES; i++) {
+		atomic_store(&b[i].ready, atomic_load(&a[i].ready));
+		atomic_store(&b[i].done, atomic_load(&a[i].done));
+	}
+}
+
+static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
+{
+	tasks_look(s);
+	ncclsvc_result r = carry(s);
+	if (r) {
+		connection_unref(new);
+		return r;
+	}
+	staging_free(s);
+	carry_timelines(s->connection, new);
+	dispatch_unwatch(s);
+	connection_unref(s->connection);
+	s->connection = new;
+	s->resumptions++;
+	s->forgotten = 0;
+	s->tasks.entered = 0;
+	s->away = AWAY_RESUMING;
+	return dispatch_watch(s);
+}
+
+static ncclsvc_result region_again(ncclsvc_session *s, uint32_t region, int fd, uint64_t bytes)
+{
+	uint32_t id = 0;
+	say(s, SVC_RESUME_REGION, region, 0);
+	ncclsvc_result r = region_register(s, fd, bytes, deadline_in(REQUEST_MS), &id);
+	if (!r && id != region)
+		r = error_set(NCCLSVC_UNSUPPORTED,
+			      "the new daemon cannot continue sessions: install a newer ncclsvcd");
+	return r;
+}
+
+/* Nothing is added or removed while the session is away. */
+static ncclsvc_result memory_again(ncclsvc_session *s)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	for (size_t i = 0; !r && i < s->regions.n; i++) {
+		const struct region region = s->regions.sorted[i];
+		if (region.id)
+			r = region_again(s, region.id, region.fd, region.bytes);
+	}
+	for (size_t i = 0; !r && i < s->ncarried; i++) {
+		const struct slot *slot = slot_of(s, &s->carried[i]);
+		if (slot && slot->chunk)
+			r = chunk_renew(s, slot->chunk, region_again);
+	}
+	return r;
+}
+
+/* ---- Comparing histories ---- */
+
+struct exchange {
+	ncclsvc_comm *comm;
+	struct history own;
+	struct chunk *chunk; /* every rank's part */
+	size_t bytes;	     /* of one rank's part */
+	struct call call;
+	bool begun;
+	ncclsvc_result result; /* the communicator is not continued */
+};
+
+/* Of one rank, exchanged first. */
+struct summary {
+	uint64_t lines, spoilt;
+};
+
+static uint16_t order_of(const struct slot *slot)
+{
+	return slot->to < 0		  ? HISTORY_COLLECTIVES
+	       : slot->op == NCCLSVC_SEND ? HISTORY_SENDS
+					  : HISTORY_RECVS;
+}
+
+/* The link to the SPLIT of this communicator that waits for an answer; NULL: there is none. */
+static struct call **waiting_split(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	for (struct call **at = &s->calls; *at; at = &(*at)->next) {
+		struct svc_split request;
+		memcpy(&request, (*at)->request, sizeof(request));
+		if ((*at)->opcode == SVC_SPLIT && request.comm == comm->handle)
+			return at;
+	}
+	return NULL;
+}
+
+static bool add_splits(ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h)
+{
+	const bool waits = waiting_split(s, comm);
+	struct history_line line = {.order = HISTORY_SPLITS, .kind = HISTORY_SUBMITTED, .peer = -1};
+	line.to = comm->splits + waits;
+	if (!history_add(h, &line))
+		return false;
+	line.kind = HISTORY_PENDING;
+	line.from = comm->splits;
+	return !waits || history_add(h, &line);
+}
+
+static bool add_submitted(const ncclsvc_comm *comm, struct history *h)
+{
+	bool good = history_add(h, &(struct history_line){.order = HISTORY_COLLECTIVES,
+							  .kind = HISTORY_SUBMITTED,
+							  .peer = -1,
+							  .to = comm->order});
+	for (int k = 0; good && k < 2 * comm->nranks; k++)
+		if (comm->messages[k])
+			good = history_add(h, &(struct history_line){.order = k % 2 ? HISTORY_RECVS
+										    : HISTORY_SENDS,
+								     .kind = HISTORY_SUBMITTED,
+								     .peer = k / 2,
+								     .to = comm->messages[k]});
+	for (size_t i = 0; good && i < comm->ndamaged; i++)
+		good = history_add(h, &(struct history_line){.kind = HISTORY_DAMAGED,
+							     .peer = -1,
+							     .from = comm->damaged[i]});
+	return good;
+}
+
+static bool add_pending(const ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h)
+{
+	bool good = true;
+	for (size_t i = 0; good && i < s->ncarried; i++) {
+		const struct slot *slot = slot_of(s, &s->carried[i]);
+		if (!slot || slot->comm_key != comm->key)
+			continue;
+		struct history_line line = {.order = order_of(slot),
+					    .kind = HISTORY_PENDING,
+					    .peer = slot->to,
+					    .from = slot->order,
+					    .to = slot->order + 1};
+		good = history_add(h, &line);
+		line.kind = HISTORY_DAMAGED;
+		if (good && s->carried[i].damaged)
+			good = history_add(h, &line);
+	}
+	return good;
+}
+
+/* Plans are of the daemon that is gone. */
+static bool is_spoilt(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	for (size_t i = 0; i < s->ncarried; i++) {
+		const struct slot *slot = slot_of(s, &s->carried[i]);
+		if (slot && slot->comm_key == comm->key && s->carried[i].record.plan)
+			return true;
+	}
+	return comm->spoilt;
+}
+
+static void fail(struct exchange *x, ncclsvc_result result, const char *why)
+{
+	if (x->result)
+		return;
+	x->result = result;
+	snprintf(x->comm->why, sizeof(x->comm->why), "%s", why);
+}
+
+/* Begins an AllGather of `bytes` bytes of each rank: its own, and zeros. Locked; yields. */
+static ncclsvc_result begin_gather(ncclsvc_session *s, struct exchange *x, const void *own,
+				   size_t own_bytes, size_t bytes, uint64_t deadline)
+{
+	const uint64_t now = now_ns();
+	const size_t at = (size_t)x->comm->rank * bytes;
+	x->bytes = bytes;
+	ncclsvc_result r = staging_get(s, bytes * (size_t)x->comm->nranks, &x->chunk);
+	if (r)
+		return r;
+	memset(x->chunk->base + at, 0, bytes);
+	memcpy(x->chunk->base + at, own, own_bytes);
+	const struct svc_record record = {.comm = x->comm->handle,
+					  .epoch = x->comm->epoch,
+					  .op = NCCLSVC_ALL_GATHER,
+					  .type = NCCLSVC_UINT8,
+					  .peer = -1,
+					  .count = bytes,
+					  .src_region = x->chunk->region,
+					  .src_offset = at,
+					  .dst_region = x->chunk->region,
+					  .timeout_ns = deadline > now ? deadline - now : 1};
+	x->call = (struct call){0};
+	r = call_begin(s, &x->call, SVC_SUBMIT, &record, -1, deadline);
+	x->begun = !r;
+	return r;
+}
+
+/* Locked; yields. */
+static void finish_gather(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+{
+	if (!x->begun)
+		return;
+	x->begun = false;
+	const ncclsvc_result r = call_finish(s, &x->call, deadline + JOIN_GRACE_NS);
+	if (r && s->away != AWAY_GONE)
+		fail(x, r == NCCLSVC_TIMEOUT ? NCCLSVC_PEER_GONE : r,
+		     "the members did not compare their operations in time, or one of them ended");
+}
+
+static void drop_chunk(ncclsvc_session *s, struct exchange *x)
+{
+	if (x->chunk)
+		staging_put(s, x->chunk);
+	x->chunk = NULL;
+}
+
+static void begin_summary(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+{
+	const struct summary own = {.lines = x->own.n, .spoilt = is_spoilt(s, x->comm)};
+	if (begin_gather(s, x, &own, sizeof(own), sizeof(own), deadline) && s->away != AWAY_GONE)
+		fail(x, NCCLSVC_DAEMON_LOST, "the session has no memory to compare operations");
+}
+
+static void begin_lines(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+{
+	uint64_t most = 0;
+	for (int k = 0; k < x->comm->nranks; k++) {
+		struct summary of;
+		memcpy(&of, x->chunk->base + (size_t)k * sizeof(of), sizeof(of));
+		most = of.lines > most ? of.lines : most;
+		if (!of.spoilt)
+			continue;
+		char why[SVC_TEXT_BYTES];
+		snprintf(why, sizeof(why),
+			 "rank %d has had a failed operation in this epoch, or planned ones", k);
+		fail(x, NCCLSVC_DAEMON_LOST, why);
+	}
+	drop_chunk(s, x);
+	if (most < x->own.n ||
+	    most > SVC_REGION_MAX / sizeof(struct history_line) / (uint64_t)x->comm->nranks)
+		fail(x, NCCLSVC_PROTOCOL, "the members' accounts of their operations are invalid");
+	if (!x->result &&
+	    begin_gather(s, x, x->own.lines, x->own.n * sizeof(struct history_line),
+			 most * sizeof(struct history_line), deadline) &&
+	    s->away != AWAY_GONE)
+		fail(x, NCCLSVC_DAEMON_LOST, "the session has no memory to compare operations");
+}
+
+/* Compares the histories of n communicators with their other members: for all at once, since the
+ * members may have joined them in different orders. DAEMON_LOST: the daemon has ended again.
+ * Locked; yields. */
+static ncclsvc_result exchange_all(ncclsvc_session *s, struct exchange *x, size_t n,
+				   uint64_t deadline)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!add_submitted(x[i].comm, &x[i].own) || !add_splits(s, x[i].comm, &x[i].own) ||
+		    !add_pending(s, x[i].comm, &x[i].own))
+			fail(&x[i], NCCLSVC_NO_MEMORY, "out of memory");
+	for (size_t i = 0; i < n; i++)
+		if (!x[i].result)
+			begin_summary(s, &x[i], deadline);
+	for (size_t i = 0; i < n; i++)
+		finish_gather(s, &x[i], deadline);
+	for (size_t i = 0; i < n && s->away != AWAY_GONE && !s->lost; i++)
+		if (!x[i].result)
+			begin_lines(s, &x[i], deadline);
+	for (size_t i = 0; i < n; i++)
+		finish_gather(s, &x[i], deadline);
+	return s->away == AWAY_GONE || s->lost ? error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text)
+					       : NCCLSVC_OK;
+}
+
+/* A member may have waited as long for the members of another communicator. */
+static uint64_t compare_deadline(const ncclsvc_session *s)
+{
+	return deadline_in(s->reattach_ms) + (uint64_t)s->reattach_ms * 1000000;
+}
+
+static void exchange_free(ncclsvc_session *s, struct exchange *x)
+{
+	drop_chunk(s, x);
+	free(x->own.lines);
+}
+
+static struct histories histories_of(const struct exchange *x)
+{
+	return (struct histories){.lines = (const struct history_line *)x->chunk->base,
+				  .nranks = (uint32_t)x->comm->nranks,
+				  .room = x->bytes / sizeof(struct history_line)};
+}
+
+/* ---- What becomes of the tasks ---- */
+
+static void keep_damaged(ncclsvc_comm *comm, uint64_t number)
+{
+	uint64_t *grown = realloc(comm->damaged, (comm->ndamaged + 1) * sizeof(*grown));
+	if (!grown) {
+		comm->spoilt = true;
+		return;
+	}
+	comm->damaged = grown;
+	comm->damaged[comm->ndamaged++] = number;
+}
+
+static void end_task(ncclsvc_session *s, ncclsvc_comm *comm, struct slot *slot,
+		     enum history_verdict verdict)
+{
+	if (verdict == HISTORY_DONE) {
+		slot->status = (ncclsvc_status){
+			.rank_a = -1, .rank_b = -1, .done_ns = now_ns(), .epoch = slot->epoch};
+		task_arrive(s, slot, "");
+		return;
+	}
+	const bool spoilt = comm->spoilt;
+	keep_damaged(comm, slot->order);
+	const bool kept = !comm->spoilt || spoilt;
+	task_arrive_failed(s, slot, NCCLSVC_DAEMON_LOST, DAMAGED);
+	comm->spoilt = spoilt || !kept;
+}
+
+static void answer(struct call **at, int result)
+{
+	struct call *c = *at;
+	*at = c->next;
+	c->done = true;
+	c->result = result;
+}
+
+/* The killed daemon has answered a SPLIT on some ranks, and nobody knows the parts of the others.
+ */
+static void settle_split(ncclsvc_session *s, ncclsvc_comm *comm, const struct histories *all)
+{
+	struct call **at = waiting_split(s, comm);
+	if (!at || history_judge(all, (uint32_t)comm->rank, HISTORY_SPLITS, -1, comm->splits) !=
+			   HISTORY_DONE)
+		return;
+	comm->splits++;
+	snprintf((*at)->text, sizeof((*at)->text),
+		 "the daemon was killed when it had answered this split on some ranks only");
+	answer(at, NCCLSVC_DAEMON_LOST);
+}
+
+static void settle(ncclsvc_session *s, struct exchange *x)
+{
+	const struct histories all = histories_of(x);
+	const uint32_t rank = (uint32_t)x->comm->rank;
+	if (!history_fits(&all, rank)) {
+		fail(x, NCCLSVC_PEER_GONE, "another process has taken the rank of a member");
+		return;
+	}
+	settle_split(s, x->comm, &all);
+	for (size_t i = 0; i < s->ncarried; i++) {
+		struct slot *slot = slot_of(s, &s->carried[i]);
+		if (!slot || slot->comm_key != x->comm->key)
+			continue;
+		const enum history_verdict verdict =
+			history_judge(&all, rank, order_of(slot), slot->to, slot->order);
+		if (verdict != HISTORY_REPEAT)
+			end_task(s, x->comm, slot, verdict);
+	}
+}
+
+/* The communicator is not continued. It can be rejoined, unless it is a split. */
+static void leave_behind(ncclsvc_session *s, ncclsvc_comm *comm, ncclsvc_result result)
+{
+	if (comm->handle)
+		call_forget(s, SVC_LEAVE, &(struct svc_leave){.comm = comm->handle});
+	comm->handle = 0;
+	if (comm->broken)
+		return;
+	comm->broken = result;
+	comm->broken_ns = now_ns();
+	comm->broken_reported = comm->end_reported = false;
+	comm->end = (ncclsvc_status){.result = result, .rank_a = -1, .rank_b = -1};
+}
+
+static void fail_task(ncclsvc_session *s, const ncclsvc_comm *comm, struct slot *slot)
+{
+	task_arrive_failed(s, slot, comm && comm->broken ? comm->broken : NCCLSVC_CANCELLED,
+			   comm ? comm->why : "the communicator was left");
+}
+
+/* Submits what is left, as one group where the tasks were one. */
+static void submit_again(ncclsvc_session *s)
+{
+	size_t last = SIZE_MAX; /* the previous task, which is not published yet */
+	uint64_t entry = 0;
+	for (size_t i = 0; i < s->ncarried; i++) {
+		struct carried *c = &s->carried[i];
+		struct slot *slot = slot_of(s, c);
+		const ncclsvc_comm *comm = slot ? comm_by_key(s, slot->comm_key) : NULL;
+		if (slot && (!comm || comm->broken || !comm->handle)) {
+			fail_task(s, comm, slot);
+			continue;
+		}
+		if (!slot)
+			continue;
+		slot->epoch = c->record.epoch = comm->epoch;
+		c->record.flags &= (uint8_t)~SVC_TASK_MORE;
+		if (last != SIZE_MAX) {
+			if (s->carried[last].group == c->group)
+				s->carried[last].record.flags |= SVC_TASK_MORE;
+			ring_publish(s->connection, entry, &s->carried[last].record);
+		}
+		slot->entry = ++entry;
+		last = i;
+	}
+	if (last != SIZE_MAX)
+		ring_publish(s->connection, entry, &s->carried[last].record);
+	s->tasks.entered = entry;
+	s->ncarried = 0;
+	ring_doorbell(s->connection);
+}
+
+/* ---- Joining again ---- */
+
+static void resumed(ncclsvc_session *s, struct call *call)
+{
+	struct svc_join_reply reply;
+	ncclsvc_comm *comm = comm_by_key(s, call->comm_key);
+	memcpy(&reply, call->body, sizeof(reply));
+	if (!comm || !join_reply_valid(&reply) || reply.comm != comm->handle ||
+	    reply.nranks != comm->nranks || reply.rank != comm->rank ||
+	    reply.lineage != (comm->lineage | SVC_LINEAGE_RESUMED)) {
+		join_answer_bad(s, call);
+		return;
+	}
+	comm->uid = reply.comm_uid;
+	comm->epoch = reply.epoch;
+}
+
+static bool is_rejoining(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	for (const struct call *c = s->calls; c; c = c->next)
+		if (c->comm_key == comm->key)
+			return true;
+	return false;
+}
+
+static bool may_continue(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	return comm->handle && !comm->broken && comm->lineage && !comm->leaving &&
+	       !is_rejoining(s, comm);
+}
+
+static void join_again(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+{
+	const uint64_t now = now_ns();
+	ncclsvc_comm *comm = x->comm;
+	const struct svc_join request = rejoin_request(comm, deadline > now ? deadline - now : 1);
+	x->call = (struct call){.on_reply = resumed, .comm_key = comm->key};
+	say(s, SVC_RESUME_COMM, comm->handle, comm->lineage);
+	x->begun = !call_begin(s, &x->call, SVC_JOIN, &request, -1, deadline + JOIN_GRACE_NS);
+}
+
+static void await_join(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+{
+	if (!x->begun)
+		return;
+	x->begun = false;
+	const ncclsvc_result r = call_finish(s, &x->call, deadline + JOIN_GRACE_NS);
+	if (!r || s->away == AWAY_GONE || s->lost)
+		return;
+	char why[SVC_TEXT_BYTES];
+	snprintf(why, sizeof(why), "%.*s", (int)sizeof(why) - 1,
+		 x->call.text[0] ? x->call.text : "the new daemon does not answer");
+	x->comm->handle = 0; /* the daemon has refused it */
+	fail(x, r == NCCLSVC_TIMEOUT ? NCCLSVC_PEER_GONE : r, why);
+}
+
+/* ---- Communicators that the program has left, and others may still want to continue ---- */
+
+struct left_comm {
+	struct svc_join request;
+	uint32_t lineage;
+};
+
+static struct svc_join left_request(const ncclsvc_comm *comm)
+{
+	struct svc_join request = rejoin_request(comm, 0);
+	request.device = SVC_DEVICE_HOST;
+	request.staging = 0;
+	return request;
+}
+
+static void say_left(ncclsvc_session *s, const struct svc_join *request, uint32_t lineage)
+{
+	say(s, SVC_RESUME_LEFT, 0, lineage);
+	call_forget(s, SVC_JOIN, request);
+}
+
+void resume_left(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	if (!s->watching || !comm->lineage || comm->nranks == 1)
+		return;
+	if (!s->left && !(s->left = calloc(LEFT_KEPT, sizeof(*s->left))))
+		return;
+	s->left[s->nleft++ % LEFT_KEPT] =
+		(struct left_comm){.request = left_request(comm), .lineage = comm->lineage};
+}
+
+void resume_leave(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	if (s->away == AWAY_RESUMING && comm->handle && comm->lineage) {
+		const struct svc_join request = left_request(comm);
+		calls_give_up(s, comm->key); /* ends the watcher's JOIN */
+		say_left(s, &request, comm->lineage);
+	}
+	session_back(s);
+}
+
+/* Tells the new daemon. The list starts anew, since nobody continues these communicators now. */
+static void say_all_left(ncclsvc_session *s)
+{
+	const uint32_t first = s->nleft > LEFT_KEPT ? s->nleft - LEFT_KEPT : 0;
+	for (uint32_t i = first; i < s->nleft; i++)
+		say_left(s, &s->left[i % LEFT_KEPT].request, s->left[i % LEFT_KEPT].lineage);
+	for (const ncclsvc_comm *c = s->comms; c; c = c->next) {
+		const struct svc_join request = left_request(c);
+		if (c->leaving && c->lineage && c->nranks > 1)
+			say_left(s, &request, c->lineage);
+	}
+}
+
+/* ---- Requests that the previous daemon has not answered ---- */
+
+static bool send_waiting(ncclsvc_session *s, const struct call *c)
+{
+	struct pollfd p = {.fd = s->connection->sock, .events = POLLOUT};
+	const uint64_t deadline = deadline_in(SEND_MS);
+	int sent = frame_send(s->connection, c->opcode, c->serial, c->request, c->request_fd);
+	while (sent == -EAGAIN && now_ns() < deadline) {
+		poll(&p, 1, deadline_left_ms(deadline));
+		sent = frame_send(s->connection, c->opcode, c->serial, c->request, c->request_fd);
+	}
+	return !sent;
+}
+
+/* Those that need a running epoch are sent last. */
+static bool is_late(unsigned opcode)
+{
+	return opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT || opcode == SVC_DESCRIBE;
+}
+
+/* before: the first serial of the new connection. */
+static bool send_again(ncclsvc_session *s, uint32_t before, bool late)
+{
+	for (struct call **at = &s->calls; *at;) {
+		struct call *c = *at;
+		if (c->serial >= before || is_late(c->opcode) != late) {
+			at = &c->next;
+			continue;
+		}
+		if (c->opcode == SVC_LEAVE || c->opcode == SVC_PLAN_DROP) {
+			answer(at, NCCLSVC_OK); /* it went with the daemon */
+			continue;
+		}
+		if (c->opcode == SVC_SUBMIT) { /* of comm_compare: the watcher compares now */
+			answer(at, NCCLSVC_DAEMON_LOST);
+			continue;
+		}
+		if (c->opcode == SVC_JOIN)
+			say(s, SVC_RESUME_JOIN, 0, 0);
+		if (!send_waiting(s, c))
+			return false;
+		at = &c->next;
+	}
+	return true;
+}
+
+/* ---- Coming back ---- */
+
+static size_t choose_comms(const ncclsvc_session *s, struct exchange **out)
+{
+	size_t n = 0, room = 1;
+	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
+		room++;
+	*out = calloc(room, sizeof(**out));
+	for (ncclsvc_comm *c = s->comms; *out && c; c = c->next)
+		if (may_continue(s, c))
+			(*out)[n++].comm = c;
+	return n;
+}
+
+/* Handles of communicators that are not continued mean nothing to the next daemon. */
+static void drop_others(ncclsvc_session *s, const struct exchange *x, size_t n)
+{
+	for (ncclsvc_comm *c = s->comms; c; c = c->next) {
+		bool chosen = false;
+		for (size_t i = 0; i < n; i++)
+			chosen |= x[i].comm == c;
+		if (chosen)
+			continue;
+		c->handle = 0;
+		leave_behind(s, c, NCCLSVC_DAEMON_LOST);
+	}
+}
+
+static ncclsvc_result lost_again(const ncclsvc_session *s)
+{
+	return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
+}
+
+static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_t n,
+				   uint32_t before)
+{
+	const uint64_t deadline = deadline_in(s->reattach_ms);
+	for (size_t i = 0; i < n; i++)
+		join_again(s, &x[i], deadline);
+	const bool sent = send_again(s, before, false);
+	pthread_cond_broadcast(&s->changed);
+	for (size_t i = 0; i < n; i++)
+		await_join(s, &x[i], deadline);
+	if (!sent || s->away == AWAY_GONE || s->lost)
+		return lost_again(s);
+	ncclsvc_result r = exchange_all(s, x, n, compare_deadline(s));
+	if (r)
+		return r;
+	for (size_t i = 0; i < n; i++) {
+		if (!x[i].result)
+			settle(s, &x[i]);
+		if (x[i].result)
+			leave_behind(s, x[i].comm, x[i].result);
+	}
+	submit_again(s);
+	return send_again(s, before, true) ? NCCLSVC_OK : lost_again(s);
+}
+
+static ncclsvc_result resume(ncclsvc_session *s)
+{
+	struct exchange *x = NULL;
+	const uint32_t before = s->serial + 1;
+	say(s, SVC_RESUME_SESSION, 0, 0);
+	ncclsvc_result r = memory_again(s);
+	if (r)
+		return r;
+	const size_t n = choose_comms(s, &x);
+	if (!x)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	say_all_left(s);
+	drop_others(s, x, n);
+	r = resume_comms(s, x, n, before);
+	for (size_t i = 0; i < n; i++)
+		exchange_free(s, &x[i]);
+	free(x);
+	return r;
+}
+
+/* Locked; yields. */
+static ncclsvc_result connect_again(ncclsvc_session *s)
+{
+	struct connection *new = NULL;
+	struct connection_options options = s->options;
+	const uint64_t slice = deadline_in(ATTEMPT_MS);
+	const uint64_t deadline = slice < s->away_until ? slice : s->away_until;
+	options.entries = s->tasks.entries;
+	options.entries_required = true;
+	options.retry = false;
+	session_unlock(s);
+	ncclsvc_result r = connection_open(&options, deadline, &new);
+	if (r)
+		poll(NULL, 0, NAP_MS);
+	session_lock(s);
+	return r ? r : install(s, new);
+}
+
+static bool is_temporary(ncclsvc_result r)
+{
+	return r == NCCLSVC_DAEMON_LOST || r == NCCLSVC_DRAINING || r == NCCLSVC_TIMEOUT;
+}
+
+static void come_back(ncclsvc_session *s)
+{
+	struct error why = {0};
+	char how[LOST_TEXT];
+	ncclsvc_result r = NCCLSVC_DAEMON_LOST;
+	snprintf(how, sizeof(how), "%s", s->lost_text);
+	dispatch_unwatch(s);
+	while (!s->closing && s->away) {
+		if (s->away == AWAY_GONE)
+			r = connect_again(s);
+		if (s->away == AWAY_RESUMING)
+			r = resume(s);
+		if (!r && s->away == AWAY_RESUMING) {
+			s->away = AWAY_NOT;
+			s->nleft = 0;
+			session_kick(s);
+			pthread_cond_broadcast(&s->changed);
+			return;
+		}
+		error_keep(&why);
+		if (s->away == AWAY_RESUMING || (r && !is_temporary(r)) ||
+		    now_ns() >= s->away_until)
+			break;
+	}
+	if (s->away)
+		session_lose(s, "%.120s; the session was not continued: %.180s", how, why.text);
+}
+
+/* Waits until the daemon has closed the connection. Locked; yields. */
+static void watch(ncclsvc_session *s)
+{
+	struct connection *c = connection_ref(s->connection);
+	struct pollfd p = {.fd = c->sock};
+	session_unlock(s);
+	poll(&p, 1, -1);
+	session_lock(s);
+	if (c == s->connection && !s->closing) {
+		socket_pump(s);
+		if (!s->lost && !s->away) /* another thread is reading the last messages */
+			session_wait(s, deadline_in(NAP_MS));
+	}
+	connection_unref(c);
+}
+
+static void *watcher(void *arg)
+{
+	ncclsvc_session *s = arg;
+	session_lock(s);
+	while (!s->closing) {
+		if (s->lost || !s->connection)
+			session_wait(s, NO_DEADLINE);
+		else if (s->away)
+			come_back(s);
+		else
+			watch(s);
+	}
+	session_unlock(s);
+	return NULL;
+}
+
+/* For sessions without the option. */
+static int default_ms(void)
+{
+	const char *text = getenv("NCCLSVC_REATTACH_MS");
+	const long ms = text ? strtol(text, NULL, 10) : 0;
+	return ms > 0 && ms <= REATTACH_MS_MAX ? (int)ms : 0;
+}
+
+static bool start_watcher(ncclsvc_session *s)
+{
+	sigset_t all, old;
+	pthread_attr_t attributes;
+	pthread_attr_init(&attributes);
+	pthread_attr_setstacksize(&attributes, STACK_BYTES);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	const bool started = !pthread_create(&s->watcher, &attributes, watcher, s);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attributes);
+	return started;
+}
+
+void resume_open(ncclsvc_session *s)
+{
+	if (!s->reattach_ms)
+		s->reattach_ms = default_ms();
+	if (s->reattach_ms <= 0 || !s->connection->ring)
+		return;
+	session_lock(s);
+	s->survives = true;
+	s->watching = start_watcher(s);
+	if (s->watching)
+		say(s, SVC_RESUME_SESSION, 0, 0);
+	session_unlock(s);
+}
+
+void resume_reattached(ncclsvc_session *s)
+{
+	if (!s->watching)
+		return;
+	s->survives = true;
+	say(s, SVC_RESUME_SESSION, 0, 0);
+	pthread_cond_broadcast(&s->changed);
+}
+
+void resume_close(ncclsvc_session *s)
+{
+	if (!s->watching)
+		return;
+	session_lock(s);
+	s->closing = true;
+	shutdown(s->connection->sock, SHUT_RDWR);
+	pthread_cond_broadcast(&s->changed);
+	session_unlock(s);
+	pthread_join(s->watcher, NULL);
+	s->watching = false;
+	free(s->carried);
+	free(s->left);
+}
+
+ncclsvc_result comm_compare(ncclsvc_comm *comm)
+{
+	ncclsvc_session *s = comm->session;
+	struct exchange x = {.comm = comm};
+	ncclsvc_result r = NCCLSVC_OK;
+	session_lock(s);
+	const uint32_t resumptions = s->resumptions;
+	if (comm->resuming && !comm->broken) {
+		r = exchange_all(s, &x, 1, compare_deadline(s));
+		if (!s->lost && (s->away || resumptions != s->resumptions)) {
+			x.result = r = session_back(s);
+			comm->why[0] = '\0';
+		} else if (!r && !x.result)
+			settle(s, &x);
+		if (!r && x.result) {
+			leave_behind(s, comm, x.result);
+			r = comm_end(comm);
+		}
+		exchange_free(s, &x);
+	}
+	comm->resuming = false;
+	session_unlock(s);
+	return r;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A session survives a restart of its daemon: resume.c. */
+#ifndef CLIENT_COMM_RESUME_H
+#define CLIENT_COMM_RESUME_H
+
+#include "base/api.h"
+
+#define REATTACH_MS_MAX 3600000
+
+/* Starts the thread that waits for the daemon's end, if the options say so. Not locked. */
+void resume_open(ncclsvc_session *s);
+/* Ends it. Not locked. */
+void resume_close(ncclsvc_session *s);
+/* The program itself has reattached the session. Locked. */
+void resume_reattached(ncclsvc_session *s);
+/* The program leaves the communicator: the watcher need not wait for its other members. Waits until
+ * the session is back. Locked; yields. */
+void resume_leave(ncclsvc_session *s, const ncclsvc_comm *comm);
+/* It has left the communicator: at the next restart, the other members are told. Locked. */
+void resume_left(ncclsvc_session *s, const ncclsvc_comm *comm);
+/* After a JOIN: if the epoch continues one of the previous daemon, compares with the other members
+ * what they have done. Not locked. */
+ncclsvc_result comm_compare(ncclsvc_comm *comm);
+
+#endif

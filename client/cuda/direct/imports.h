@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Imports: what importer.c, import_map.c and import_table.c share. */
+#ifndef CLIENT_CUDA_IMPORTS_H
+#define CLIENT_CUDA_IMPORTS_H
+
+#include "core/session_handle.h"
+#include "peer.h"
+
+#define ANSWER_MS 2000 /* how long the daemon may take */
+
+struct import {
+	struct import *next;
+	CUcontext context;
+	CUdeviceptr at;
+	size_t bytes;
+	uint64_t *mappings; /* bytes of each mapping; the driver unmaps only whole ones */
+	uint32_t nmappings;
+	enum {
+		IMPORT_NONE, /* it could not be mapped */
+		IMPORT_HANDLE,
+		IMPORT_MAPPINGS,
+		IMPORT_HERE, /* memory of this process */
+	} kind;
+	uint32_t rank, slot, number;
+};
+
+struct importer {
+	atomic_uint refs; /* of the session, the thread, and members */
+	const struct cuda *cuda;
+	pthread_t thread;
+	pthread_mutex_t use; /* held while the thread uses the session */
+	ncclsvc_session *session;
+	uint32_t generation; /* of the connection that the bell is of */
+	int wake, bell;
+	pthread_mutex_t lock;
+	/* With this lock: a bell for the thread to take, -1: none; and imports to be freed when no
+	 * kernel runs. */
+	int new_bell;
+	struct import *discarded;
+};
+
+/* An entry of a log, which the thread handles without the session's lock. */
+struct job {
+	struct peer *peer;
+	uint32_t handle; /* the communicator's */
+	uint64_t position;
+	struct svc_shared_reply shared;
+	struct import *import;
+};
+
+/* NULL: the session closes. Otherwise locked. */
+static inline ncclsvc_session *session_use(struct importer *m)
+{
+	pthread_mutex_lock(&m->use);
+	if (!m->session) {
+		pthread_mutex_unlock(&m->use);
+		return NULL;
+	}
+	session_lock(m->session);
+	return m->session;
+}
+
+static inline void session_unuse(struct importer *m)
+{
+	session_unlock(m->session);
+	pthread_mutex_unlock(&m->use);
+}
+
+/* ---- import_map.c ---- */
+
+/* Maps the region. If that fails, the import stays empty: the memory may be gone, and then a DROP
+ * follows. */
+void import_map(struct importer *m, struct job *job);
+void import_free(const struct cuda *cuda, struct import *i);
+
+/* ---- import_table.c. Locked. ---- */
+
+/* The import is kept, and kernels can find it. */
+void import_table_add(struct job *job);
+/* The import is to be freed. */
+void import_table_drop(struct job *job);
+
+#endif

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The memory that a member's kernels share with other ranks: all ranks' staging memory and control
+ * blocks. */
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/deadline_clock.h"
+#include "base/error.h"
+#include "core/call.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
+#include "peer.h"
+#include "proto/fdio.h"
+#include "shares.h"
+
+#define WITHOUT                                                                                    \
+	"; to run without such kernels, set NCCLSVC_PEER=0 for one rank, or peer_bytes = 0 in "    \
+	"ncclsvcd.conf"
+
+static ncclsvc_result fetch(ncclsvc_session *s, const ncclsvc_comm *comm, int32_t rank, int *fd)
+{
+	struct call call = {.fd = -1};
+	session_lock(s);
+	const struct svc_staging request = {.comm = comm->handle, .rank = rank};
+	ncclsvc_result r = call_run(s, &call, SVC_STAGING, &request, -1, deadline_in(REQUEST_MS));
+	session_unlock(s);
+	*fd = call.fd;
+	return r;
+}
+
+/* Takes ownership of the fd. The context must be current. */
+static CUresult controls_map(struct peer *p, int fd, unsigned nranks)
+{
+	const struct capture *c = p->capture;
+	char text[SVC_TEXT_BYTES];
+	const size_t bytes = (size_t)nranks * PEER_CONTROL_BYTES;
+	void *at = MAP_FAILED;
+	if (svc_memfd_trusted(fd, bytes, text))
+		at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (at == MAP_FAILED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult e = c->cuda->cuMemHostRegister(
+		at, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+	CUdeviceptr address = 0;
+	if (!e) {
+		e = c->cuda->cuMemHostGetDevicePointer(&address, at, 0);
+		if (e)
+			c->cuda->cuMemHostUnregister(at);
+	}
+	if (e) {
+		munmap(at, bytes);
+		return e;
+	}
+	p->controls = at;
+	p->controls_bytes = bytes;
+	p->control = peer_control_of(at, p->call.rank);
+	p->call.control = address + (CUdeviceptr)p->call.rank * PEER_CONTROL_BYTES;
+	return CUDA_SUCCESS;
+}
+
+/* Takes ownership of the fd. */
+static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int fd)
+{
+	const struct capture *c = p->capture;
+	CUdevice device;
+	CUdeviceptr at = 0;
+	CUresult e = cuda_push(c->cuda, c->context);
+	if (e) {
+		close(fd);
+		return e;
+	}
+	if (rank < 0) {
+		e = controls_map(p, fd, (unsigned)comm->nranks);
+	} else {
+		e = c->cuda->cuCtxGetDevice(&device);
+		if (!e)
+			e = shared_map(c->cuda, fd, device, p->own.bytes, &at);
+		close(fd);
+		p->call.staging[rank] = e ? 0 : at;
+	}
+	cuda_pop(c->cuda, c->context);
+	return e;
+}
+
+static uint8_t ranks_per_gpu(const struct peer *p)
+{
+	unsigned most = 1;
+	for (unsigned a = 0; a < p->call.nranks; a++) {
+		unsigned n = 0;
+		for (unsigned b = 0; b < p->call.nranks; b++)
+			n += peer_control_of(p->controls, a)->device ==
+			     peer_control_of(p->controls, b)->device;
+		most = n > most ? n : most;
+	}
+	return (uint8_t)most;
+}
+
+ncclsvc_result peer_map_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer *p)
+{
+	for (int32_t rank = -1; rank < comm->nranks; rank++) {
+		int fd = -1;
+		if (rank == comm->rank)
+			continue;
+		ncclsvc_result r = fetch(s, comm, rank, &fd);
+		if (r)
+			return r;
+		CUresult e = map(p, comm, rank, fd);
+		if (e)
+			return cuda_error(p->capture->cuda, e,
+					  "cannot map the memory that a communicator's kernels "
+					  "share" WITHOUT);
+	}
+	p->ranks_per_gpu = ranks_per_gpu(p);
+	atomic_store_explicit(&p->control->open, 1, memory_order_release);
+	return NCCLSVC_OK;
+}
+
+void peer_free(struct peer *p)
+{
+	if (!p)
+		return;
+	const struct capture *c = p->capture;
+	imports_discard(p);
+	if (!cuda_push(c->cuda, c->context)) {
+		for (unsigned r = 0; r < PEER_RANKS; r++)
+			if (p->call.staging[r])
+				shared_unmap(c->cuda, p->call.staging[r], p->own.bytes);
+		if (p->controls)
+			c->cuda->cuMemHostUnregister(p->controls);
+		if (p->asking)
+			c->cuda->cuStreamDestroy(p->asking);
+		if (p->fork)
+			c->cuda->cuEventDestroy(p->fork);
+		cuda_pop(c->cuda, c->context);
+	}
+	if (p->controls)
+		munmap(p->controls, p->controls_bytes);
+	pthread_cond_destroy(&p->turned);
+	free(p);
+}

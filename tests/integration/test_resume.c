@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sessions that survive a restart of their daemon, in good order or by SIGKILL: programs see no
+ * error, and every result is right. */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "harness_raw.h"
+
+#define RANKS	 4
+#define RESTARTS 10
+#define COUNT	 3000
+#define PROGRESS 10 /* iterations of each rank between two restarts */
+
+enum { READY = 1, GO };
+
+/* Shared by the test and its clients. */
+static struct {
+	_Atomic int stop;
+	_Atomic unsigned iterations[RANKS];
+	_Atomic unsigned failed;
+} * shared_state;
+
+static void share_state(void)
+{
+	shared_state = mmap(NULL, sizeof(*shared_state), PROT_READ | PROT_WRITE,
+			    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(shared_state != MAP_FAILED);
+	setenv("NCCLSVC_REATTACH_MS", "20000", 1);
+}
+
+static int32_t value_of(int rank, unsigned round, int i)
+{
+	return (int32_t)((unsigned)(rank + 1) * 1000 + round * 7 + (unsigned)i);
+}
+
+static void fill(int32_t *v, int rank, unsigned round)
+{
+	for (int i = 0; i < COUNT; i++)
+		v[i] = value_of(rank, round, i);
+}
+
+static void check_sum(const int32_t *v, const int *ranks, int n, unsigned round)
+{
+	for (int i = 0; i < COUNT; i++) {
+		int32_t sum = 0;
+		for (int k = 0; k < n; k++)
+			sum += value_of(ranks[k], round, i);
+		CHECK_EQ(v[i], sum);
+	}
+}
+
+static const int all_ranks[RANKS] = {0, 1, 2, 3};
+
+/* Ranks of one parity, in descending order. */
+static ncclsvc_comm *split(const struct client *me, ncclsvc_comm *comm, int part[RANKS / 2])
+{
+	ncclsvc_comm *child;
+	CHECK_OK(ncclsvc_comm_split(comm, me->rank % 2, -me->rank, WAIT_MS, &child));
+	part[0] = 2 + me->rank % 2;
+	part[1] = me->rank % 2;
+	CHECK_EQ(part[ncclsvc_comm_rank(child)], me->rank);
+	return child;
+}
+
+struct buffers {
+	int32_t *in, *out, *part_out, *sent, *received;
+	int32_t plain_in[COUNT], plain_out[COUNT];
+};
+
+static void pass_on(const struct client *me, ncclsvc_session *s, ncclsvc_comm *comm,
+		    struct buffers *b, unsigned round)
+{
+	const int next = (me->rank + 1) % RANKS, prev = (me->rank + RANKS - 1) % RANKS;
+	ncclsvc_task send, recv;
+	fill(b->sent, me->rank, round);
+	CHECK_OK(ncclsvc_group_begin(s));
+	CHECK_OK(ncclsvc_send(b->sent, COUNT, NCCLSVC_INT32, next, comm, &send));
+	CHECK_OK(ncclsvc_recv(b->received, COUNT, NCCLSVC_INT32, prev, comm, &recv));
+	CHECK_OK(ncclsvc_group_end(s));
+	CHECK_OK(ncclsvc_wait(s, send, WAIT_MS));
+	CHECK_OK(ncclsvc_wait(s, recv, WAIT_MS));
+	for (int i = 0; i < COUNT; i++)
+		CHECK_EQ(b->received[i], value_of(prev, round, i));
+}
+
+/* True: a rank was told to stop. */
+static bool agree_to_stop(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	int32_t mine = shared_state->stop, any = 0;
+	ncclsvc_task task;
+	CHECK_OK(ncclsvc_all_reduce(&mine, &any, 1, NCCLSVC_INT32, NCCLSVC_MAX, comm, &task));
+	CHECK_OK(ncclsvc_wait(s, task, WAIT_MS));
+	return any;
+}
+
+static int count_fds(void)
+{
+	int n = 0;
+	DIR *dir = opendir("/proc/self/fd");
+	CHECK(dir);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+static void work(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	int part[RANKS / 2];
+	ncclsvc_comm *child = split(me, comm, part);
+	struct buffers *b = calloc(1, sizeof(*b));
+	ncclsvc_task tasks[3];
+	CHECK(b);
+	b->in = shared(s, 5 * sizeof(b->plain_in));
+	b->out = b->in + COUNT;
+	b->part_out = b->out + COUNT;
+	b->sent = b->part_out + COUNT;
+	b->received = b->sent + COUNT;
+	const int fds = count_fds();
+	say(me, READY);
+	for (unsigned round = 0; !agree_to_stop(s, comm); round++) {
+		fill(b->in, me->rank, round);
+		fill(b->plain_in, me->rank, round + 1);
+		CHECK_OK(ncclsvc_all_reduce(b->in, b->out, COUNT, NCCLSVC_INT32, NCCLSVC_SUM, comm,
+					    &tasks[0]));
+		CHECK_OK(ncclsvc_all_reduce(b->plain_in, b->plain_out, COUNT, NCCLSVC_INT32,
+					    NCCLSVC_SUM, comm, &tasks[1]));
+		CHECK_OK(ncclsvc_all_reduce(b->in, b->part_out, COUNT, NCCLSVC_INT32, NCCLSVC_SUM,
+					    child, &tasks[2]));
+		for (int i = 0; i < 3; i++)
+			CHECK_OK(ncclsvc_wait(s, tasks[i], WAIT_MS));
+		check_sum(b->out, all_ranks, RANKS, round);
+		check_sum(b->plain_out, all_ranks, RANKS, round + 1);
+		check_sum(b->part_out, part, RANKS / 2, round);
+		pass_on(me, s, comm, b, round);
+		/* A killed daemon can answer a split on some ranks only. */
+		if (!me->arg && round % 50 == 49) {
+			CHECK_OK(ncclsvc_comm_leave(child));
+			child = split(me, comm, part);
+		}
+		shared_state->iterations[me->rank]++;
+	}
+	CHECK_EQ(count_fds(), fds);
+	free(b);
+	ncclsvc_close(s);
+}
+
+static void await_progress(void)
+{
+	const uint64_t since = now_ns();
+	for (int k = 0; k < RANKS; k++) {
+		const unsigned before = shared_state->iterations[k];
+		while (shared_state->iterations[k] < before + PROGRESS) {
+			CHECK(in_time(since, now_ns(), WAIT_MS * UINT64_C(1000000)));
+			sleep_ms(1);
+		}
+	}
+}
+
+static void restart(struct daemon *d)
+{
+	daemon_terminate(d);
+	daemon_restart(d, NULL);
+}
+
+static void kill_and_start(struct daemon *d)
+{
+	daemon_kill(d);
+	daemon_restart(d, NULL);
+}
+
+static void run(client_main *main, void (*again)(struct daemon *d), void *killed)
+{
+	struct daemon d;
+	struct client clients[RANKS];
+	time_limit(240);
+	share_state();
+	daemon_start(&d, NULL);
+	clients_start(clients, RANKS, &d, main, killed);
+	hear_all(clients, RANKS, READY);
+	for (int i = 0; i < RESTARTS; i++) {
+		await_progress();
+		sleep_ms((unsigned)(i * 3 % 11));
+		again(&d);
+	}
+	await_progress();
+	shared_state->stop = 1;
+	clients_end(clients, RANKS);
+	daemon_stop(&d);
+}
+
+static char killed; /* the clients' argument */
+
+static void programs_work_through_restarts(void **state)
+{
+	(void)state;
+	run(work, restart, NULL);
+}
+
+static void programs_work_though_the_daemon_is_killed(void **state)
+{
+	(void)state;
+	run(work, kill_and_start, &killed);
+}
+
+/* ---- In place ---- */
+
+/* All ranks learn the same: the sum is right, or the operation has failed. */
+static void work_in_place(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	int32_t *v = shared(s, COUNT * sizeof(*v));
+	ncclsvc_task task;
+	say(me, READY);
+	for (unsigned round = 0; !agree_to_stop(s, comm); round++) {
+		fill(v, me->rank, round);
+		CHECK_OK(ncclsvc_all_reduce(v, v, COUNT, NCCLSVC_INT32, NCCLSVC_SUM, comm, &task));
+		const ncclsvc_result r = ncclsvc_wait(s, task, WAIT_MS);
+		if (r) {
+			CHECK_RESULT(r, NCCLSVC_DAEMON_LOST);
+			CHECK(strstr(ncclsvc_last_error(), "in place"));
+			shared_state->failed++;
+		} else {
+			check_sum(v, all_ranks, RANKS, round);
+		}
+		int32_t codes[RANKS] = {0}, mine = r;
+		CHECK_OK(ncclsvc_all_gather(&mine, codes, 1, NCCLSVC_INT32, comm, &task));
+		CHECK_OK(ncclsvc_wait(s, task, WAIT_MS));
+		for (int k = 0; k < RANKS; k++)
+			CHECK_EQ(codes[k], r);
+		shared_state->iterations[me->rank]++;
+	}
+	ncclsvc_close(s);
+}
+
+static void in_place_results_are_right_after_a_restart(void **state)
+{
+	(void)state;
+	run(work_in_place, restart, NULL);
+	CHECK_EQ(shared_state->failed, 0);
+}
+
+static void in_place_results_are_right_or_fail_after_a_kill(void **state)
+{
+	(void)state;
+	run(work_in_place, kill_and_start, &killed);
+}
+
+/* ---- Requests and tasks that wait for other ranks ---- */
+
+/* Rank 0 waits for rank 1, which begins only after the restart. */
+static void one_waits(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s), *split_off = NULL, *second = NULL;
+	ncclsvc_joining *join, *split;
+	ncclsvc_unique_id id;
+	ncclsvc_task task, alone;
+	int32_t *v = shared(s, 2 * sizeof(*v));
+	memset(&id, 7, sizeof(id));
+	memcpy(&id, &me->id, sizeof(id) / 2);
+	if (me->rank == 0) {
+		CHECK_OK(ncclsvc_recv(v, 1, NCCLSVC_INT32, 1, comm, &task));
+		CHECK_OK(
+			ncclsvc_comm_join_begin(s, &id, 2, 0, NCCLSVC_DEVICE_HOST, WAIT_MS, &join));
+		CHECK_OK(ncclsvc_comm_split_begin(comm, 0, 0, WAIT_MS, &split));
+	}
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	if (me->rank == 1) {
+		v[0] = 4711;
+		CHECK_OK(ncclsvc_send(v, 1, NCCLSVC_INT32, 0, comm, &task));
+		CHECK_OK(
+			ncclsvc_comm_join_begin(s, &id, 2, 1, NCCLSVC_DEVICE_HOST, WAIT_MS, &join));
+		CHECK_OK(ncclsvc_comm_split_begin(comm, 0, 0, WAIT_MS, &split));
+	}
+	CHECK_OK(ncclsvc_joining_wait(join, &second));
+	CHECK_OK(ncclsvc_joining_wait(split, &split_off));
+	CHECK_OK(ncclsvc_wait(s, task, WAIT_MS));
+	CHECK_EQ(v[0], 4711);
+	ncclsvc_joining_free(join);
+	ncclsvc_joining_free(split);
+	check_usable(s, comm);
+	check_usable(s, second);
+	check_usable(s, split_off);
+	CHECK_OK(ncclsvc_barrier(second, &alone));
+	CHECK_OK(ncclsvc_wait(s, alone, WAIT_MS));
+	CHECK_OK(ncclsvc_comm_leave(second));
+	void *more;
+	CHECK_OK(ncclsvc_mem_alloc(s, 4096, &more));
+	CHECK_OK(ncclsvc_mem_free(s, more));
+	ncclsvc_close(s);
+}
+
+static void run_waiting(void (*again)(struct daemon *d))
+{
+	struct daemon d;
+	struct client clients[2];
+	share_state();
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, one_waits, NULL);
+	hear_all(clients, 2, READY);
+	again(&d);
+	again(&d);
+	say_all(clients, 2, GO);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
+static void what_waits_continues_after_a_restart(void **state)
+{
+	(void)state;
+	run_waiting(restart);
+}
+
+static void what_waits_continues_after_a_kill(void **state)
+{
+	(void)state;
+	run_waiting(kill_and_start);
+}
+
+/* ---- What is not continued ---- */
+
+static void one_does_not_come_back(struct client *me)
+{
+	const ncclsvc_options options = {.size = sizeof(options),
+					 .socket = me->daemon->socket,
+					 .reattach_ms = me->rank == 1 ? -1 : 1500};
+	ncclsvc_session *s;
+	CHECK_OK(ncclsvc_open(&options, &s));
+	ncclsvc_comm *comm = comm_join(me, s), *alone;
+	ncclsvc_unique_id id;
+	ncclsvc_task task;
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	CHECK_OK(ncclsvc_comm_join(s, &id, 1, 0, WAIT_MS, &alone));
+	if (me->rank == 0)
+		CHECK_OK(ncclsvc_barrier(comm, &task));
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	if (me->rank == 1) { /* as without the feature */
+		CHECK_RESULT(ncclsvc_dispatch(s, WAIT_MS), NCCLSVC_DAEMON_LOST);
+		CHECK_RESULT(ncclsvc_barrier(alone, NULL), NCCLSVC_DAEMON_LOST);
+		say(me, READY);
+		CHECK_EQ(hear(me), GO);
+		ncclsvc_close(s);
+		return;
+	}
+	CHECK_RESULT(ncclsvc_wait(s, task, WAIT_MS), NCCLSVC_PEER_GONE);
+	CHECK(strstr(ncclsvc_last_error(), "had not joined by rank 0's deadline: 1"));
+	check_usable(s, alone);
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	ncclsvc_close(s);
+}
+
+static void a_member_that_does_not_come_back_is_named(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	share_state();
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, one_does_not_come_back, NULL);
+	hear_all(clients, 2, READY);
+	kill_and_start(&d);
+	say_all(clients, 2, GO);
+	hear_all(clients, 2, READY);
+	say_all(clients, 2, GO);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
+/* Rank 1 has left one of two communicators, so nobody waits for it there. */
+static void one_has_left(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s), *child;
+	ncclsvc_task task;
+	CHECK_OK(ncclsvc_comm_split(comm, 0, me->rank, WAIT_MS, &child));
+	CHECK_OK(ncclsvc_barrier(child, &task));
+	CHECK_OK(ncclsvc_wait(s, task, WAIT_MS));
+	if (me->rank == 1)
+		CHECK_OK(ncclsvc_comm_leave(child));
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	check_usable(s, comm);
+	if (me->rank == 0) {
+		CHECK_RESULT(ncclsvc_barrier(child, &task), NCCLSVC_PEER_GONE);
+		CHECK(strstr(ncclsvc_last_error(), "a member had left it"));
+		CHECK_OK(ncclsvc_comm_leave(child));
+	}
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void a_communicator_that_a_member_has_left_holds_nobody_up(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	share_state();
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, one_has_left, NULL);
+	hear_all(clients, 2, READY);
+	kill_and_start(&d);
+	say_all(clients, 2, GO);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
+/* ---- Requests that no library sends ---- */
+
+static void refused(struct raw *r, struct svc_resume request)
+{
+	raw_refused(r, SVC_RESUME, &request, sizeof(request), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
+		    "");
+}
+
+static void accepted(struct raw *r, struct svc_resume request)
+{
+	struct raw_reply reply;
+	raw_call(r, SVC_RESUME, &request, sizeof(request), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, NCCLSVC_OK);
+}
+
+static void hostile_resumptions_are_refused(void **state)
+{
+	static const uint32_t numbers[] = {1023, 1024, 4096, 0x7fffffff, UINT32_MAX};
+	struct daemon d;
+	struct raw r;
+	ncclsvc_unique_id id;
+	(void)state;
+	daemon_start(&d, NULL);
+	raw_open(&r, &d);
+	refused(&r, (struct svc_resume){.kind = SVC_RESUME_SESSION}); /* without a ring */
+	raw_attach(&r, 16);
+	refused(&r, (struct svc_resume){.kind = 0});
+	refused(&r, (struct svc_resume){.kind = 5});
+	refused(&r, (struct svc_resume){.kind = 6});
+	refused(&r, (struct svc_resume){.kind = SVC_RESUME_SESSION, .reserved = 1});
+	refused(&r, (struct svc_resume){.kind = SVC_RESUME_SESSION, .number = 1});
+	refused(&r, (struct svc_resume){.kind = SVC_RESUME_REGION});
+	refused(&r, (struct svc_resume){.kind = SVC_RESUME_REGION, .number = 1, .lineage = 1});
+	refused(&r, (struct svc_resume){.kind = SVC_RESUME_COMM, .number = 1});
+	refused(&r,
+		(struct svc_resume){.kind = SVC_RESUME_COMM, .number = 1, .lineage = UINT32_MAX});
+	accepted(&r, (struct svc_resume){.kind = SVC_RESUME_SESSION});
+	const struct svc_join_reply alone = raw_join_alone(&r);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		if (numbers[i] >= 1024) { /* more handles than a session can have */
+			CHECK_OK(ncclsvc_unique_id_create(&id));
+			const struct svc_join join = raw_join_request(&id, 1, 0);
+			accepted(&r, (struct svc_resume){.kind = SVC_RESUME_COMM,
+							 .number = numbers[i],
+							 .lineage = 7});
+			raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_LIMIT, "");
+		}
+	}
+	/* A handle that is taken, and an epoch of this daemon. */
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	struct svc_join join = raw_join_request(&id, 1, 0);
+	accepted(&r,
+		 (struct svc_resume){.kind = SVC_RESUME_COMM, .number = alone.comm, .lineage = 7});
+	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_LIMIT, "");
+	struct raw_region region = raw_region(&r, 65536);
+	struct svc_leave leave = {.comm = alone.comm};
+	struct raw_reply reply;
+	raw_call(&r, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
+	memcpy(&join.id, alone.id, sizeof(join.id));
+	accepted(&r,
+		 (struct svc_resume){.kind = SVC_RESUME_COMM, .number = alone.comm, .lineage = 7});
+	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_STALE_EPOCH, "");
+	raw_region_close(&region);
+	raw_close(&r);
+	daemon_stop(&d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(programs_work_through_restarts),
+		TEST(programs_work_though_the_daemon_is_killed),
+		TEST(in_place_results_are_right_after_a_restart),
+		TEST(in_place_results_are_right_or_fail_after_a_kill),
+		TEST(what_waits_continues_after_a_restart),
+		TEST(what_waits_continues_after_a_kill),
+		TEST(a_member_that_does_not_come_back_is_named),
+		TEST(a_communicator_that_a_member_has_left_holds_nobody_up),
+		TEST(hostile_resumptions_are_refused),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

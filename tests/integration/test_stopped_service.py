@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ncclsvc-ctl beside a socket unit of systemd whose service is stopped. $NCCLSVC_CTL names the program."""
+
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import unittest
+
+WAIT = 20
+
+
+def padded(data, to):
+    return data + b"\0" * (-len(data) % to)
+
+
+def text(value):
+    return struct.pack("<I", len(value)) + value.encode() + b"\0"
+
+
+class Systemd:
+    """The few answers of systemd on D-Bus that are asked for."""
+
+    def __init__(self, path, listens, states):
+        self.listens, self.states = listens, states
+        self.asked = 0
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(path)
+        self.socket.listen()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            connection, _ = self.socket.accept()
+            with connection:
+                self.asked += 1
+                self.talk(connection)
+
+    def talk(self, connection):
+        data = b""
+        while not data.endswith(b"BEGIN\r\n"):
+            data += connection.recv(4096)
+        for line in data.lstrip(b"\0").split(b"\r\n"):
+            if line == b"AUTH EXTERNAL":
+                connection.send(b"DATA\r\n")
+            elif line.startswith((b"DATA", b"AUTH")):
+                connection.send(b"OK 0123456789abcdef0123456789abcdef\r\n")
+            elif line.startswith(b"NEGOTIATE"):
+                connection.send(b"AGREE_UNIX_FD\r\n")
+        while call := connection.recv(4096):
+            serial, = struct.unpack_from("<I", call, 8)
+            connection.send(self.reply(serial, *self.answer(call)))
+
+    def answer(self, call):
+        if b"Hello" in call:
+            return "s", text(":1.1")
+        if b"Listen" in call:
+            pairs = b""
+            for path in self.listens:
+                pairs = padded(pairs, 8) + padded(text("SequentialPacket"), 4) + text(path)
+            return "v", b"\5a(ss)\0\0" + struct.pack("<II", len(pairs), 0) + pairs
+        unit = "socket" if b"ncclsvcd_2esocket" in call else "service"
+        return "v", b"\1s\0\0" + text(self.states[unit])
+
+    @staticmethod
+    def reply(serial, signature, body):
+        fields = struct.pack("<BBBBI", 5, 1, ord("u"), 0, serial)
+        fields += struct.pack("<BBBBB", 8, 1, ord("g"), 0, len(signature)) + signature.encode() + b"\0"
+        head = struct.pack("<BBBBIII", ord("l"), 2, 1, 1, len(body), serial, len(fields))
+        return padded(head + fields, 8) + body
+
+    def close(self):
+        self.socket.close()
+
+
+class StoppedTest(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.mkdtemp()
+        self.path = os.path.join(self.dir, "ncclsvcd.sock")
+        self.units = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.units.bind(self.path)
+        self.units.listen()
+        self.units.setblocking(False)
+        self.bus = None
+
+    def tearDown(self):
+        self.units.close()
+        if self.bus:
+            self.bus.close()
+        shutil.rmtree(self.dir)
+
+    def systemd(self, service, unit="active", listens=None, user=False):
+        name = os.path.join(self.dir, "user" if user else "system")
+        if self.bus:
+            self.bus.close()
+            os.unlink(name)
+        self.bus = Systemd(name, listens or [self.path], {"socket": unit, "service": service})
+
+    def ctl(self, *args, path=None):
+        env = dict(os.environ)
+        for which in "SYSTEM", "SESSION":
+            env.pop(f"DBUS_{which}_BUS_ADDRESS", None)
+        env["DBUS_SYSTEM_BUS_ADDRESS"] = f"unix:path={self.dir}/system"
+        env["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={self.dir}/user"
+        return subprocess.run([os.environ["NCCLSVC_CTL"], "--timeout", "0.5", "--socket", path or self.path, *args],
+                              env=env, capture_output=True, text=True, timeout=WAIT, check=False)
+
+    def connected(self):
+        try:
+            self.units.accept()[0].close()
+        except BlockingIOError:
+            return False
+        return True
+
+    def test_nothing_is_started(self):
+        self.systemd("inactive")
+        for command in ("status", "sessions", "comms", "tasks", "memory", "devices", "plan", "lateness", "why",
+                        "failures", "dump"):
+            done = self.ctl(command)
+            self.assertEqual(done.returncode, 4, command)
+            self.assertEqual(done.stderr,
+                             "ncclsvc-ctl: the service is stopped (`systemctl start ncclsvcd` starts it)\n")
+        self.assertEqual(self.ctl("cancel", "session", "1").returncode, 4)
+        self.assertFalse(self.connected())
+
+    def test_watch(self):
+        self.systemd("inactive")
+        done = self.ctl("watch", "status", "--json", "--count", "1")
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertFalse(self.connected())
+
+    def test_states(self):
+        for state, word in ("failed", "has failed"), ("deactivating", "is being stopped"):
+            with self.subTest(state):
+                self.systemd(state)
+                self.assertIn(f"the service {word} (", self.ctl("status").stderr)
+                self.assertFalse(self.connected())
+
+    def test_user(self):
+        self.systemd("inactive", user=True)
+        self.assertIn("`systemctl --user start ncclsvcd`", self.ctl("status").stderr)
+        self.assertFalse(self.connected())
+
+    def test_another_name(self):
+        """Links to the socket, and other names of its directory, are its unit's socket."""
+        self.systemd("inactive")
+        link, folder = os.path.join(self.dir, "link.sock"), os.path.join(self.dir, "folder")
+        os.link(self.path, link)
+        os.symlink(self.dir, folder)
+        for path in link, os.path.join(folder, "ncclsvcd.sock"):
+            self.assertEqual(self.ctl("status", path=path).returncode, 4)
+        self.assertFalse(self.connected())
+
+    def test_connects(self):
+        """Nothing answers here, so that the command gives up; but it has connected."""
+        for service, unit, listens in (("active", "active", None), ("activating", "active", None),
+                                       ("inactive", "inactive", None), ("inactive", "active", ["/run/other.sock"])):
+            with self.subTest(service=service, unit=unit, listens=listens):
+                self.systemd(service, unit, listens)
+                self.ctl("status")
+                self.assertTrue(self.connected())
+                self.assertEqual(self.bus.asked, 1)
+
+    def test_without_systemd(self):
+        self.ctl("status")
+        self.assertTrue(self.connected())
+
+
+if __name__ == "__main__":
+    unittest.main()
