@@ -82,7 +82,7 @@ static void on_worker_ready(void *owner, struct gpu *g)
 static void on_worker_lost(void *owner, struct gpu *g)
 {
 	struct server *s = owner;
-	comm_worker_lost(&s->comms, g);
+	comm_staged_worker_lost(&s->comms, g);
 	gpu_memory_lost(&s->memory, g);
 }
 

@@ -9,8 +9,9 @@
 
 /* gpu.c: the requirements of an epoch of m whose members are known. nnodes is 1. */
 struct nccl_comm_want comm_want(struct communicator *m);
-/* The GPU's worker is gone: ends the epochs without NCCL that have a member on that GPU. */
-void comm_worker_lost(struct comms *s, const struct gpu *g);
+/* The GPU's worker is gone: if device memory is staged, ends the epochs with a member on that GPU.
+ */
+void comm_staged_worker_lost(struct comms *s, const struct gpu *g);
 /* The rest are the gpu_callbacks of the same names. */
 void comm_nccl_unused(struct communicator *m);
 bool comm_nccl_broken(struct communicator *m, int result, int32_t rank);

@@ -103,21 +103,24 @@ static bool workers_ready(struct comms *s, struct communicator *m)
 
 bool comm_needs_no_nccl(struct comms *s, const struct communicator *m)
 {
-	struct shared_gpu shared;
-	if (comm_needs_kernels(m, &shared))
-		return true;
-	return s->config->worker_idle && !s->gpus->staging && !comm_across_nodes(m) &&
-	       peer_is_possible(m);
+	return !m->nccl_comm && s->config->worker_idle && !s->gpus->staging &&
+	       !comm_across_nodes(m) && peer_is_possible(m);
 }
 
-/* True: every worker runs and knows its member's timelines, and NCCL has a communicator. Otherwise
- * requests the missing parts; the answer leads back here. */
+/* True: every worker runs and knows its member's timelines, and NCCL has a communicator, or two
+ * members share a GPU, and only kernels run. Otherwise requests the missing parts; the answer leads
+ * back here. */
 bool comm_gpus_ready(struct comms *s, struct communicator *m)
 {
+	struct shared_gpu shared;
 	if (being_acquired(m))
 		return false;
 	if (s->gpus->staging)
 		return staged_ready(s, m);
+	if (comm_needs_kernels(m, &shared)) {
+		nccl_comm_release(&m->nccl_comm); /* of an attempt with other GPUs */
+		return true;
+	}
 	if (!workers_ready(s, m))
 		return false;
 	const struct nccl_comm_want w = comm_want(m);
@@ -139,7 +142,7 @@ bool comm_gpus_ready(struct comms *s, struct communicator *m)
 
 /* ---- Faults and ends ---- */
 
-static int32_t rank_on(const struct communicator *m, int32_t device)
+static int32_t staged_rank_on(const struct communicator *m, int32_t device)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (m->members[k].node < 0 && m->members[k].device == device)
@@ -147,19 +150,13 @@ static int32_t rank_on(const struct communicator *m, int32_t device)
 	return -1;
 }
 
-/* Has the communicator an epoch that NCCL takes no part in? */
-static bool runs_without_nccl(const struct communicator *m)
-{
-	struct shared_gpu shared;
-	return m->cuda && epoch_held(&m->life) &&
-	       (m->comms->gpus->staging || comm_needs_kernels(m, &shared));
-}
-
-void comm_worker_lost(struct comms *s, const struct gpu *g)
+void comm_staged_worker_lost(struct comms *s, const struct gpu *g)
 {
 	struct communicator *m, *next;
+	if (!s->gpus->staging)
+		return;
 	HASH_ITER (hh, s->comms, m, next) {
-		int32_t rank = runs_without_nccl(m) ? rank_on(m, g->index) : -1;
+		int32_t rank = m->cuda && epoch_held(&m->life) ? staged_rank_on(m, g->index) : -1;
 		if (rank >= 0)
 			comm_gpu_lost(m, NCCLSVC_WORKER_LOST, rank);
 	}

@@ -130,12 +130,9 @@ static int32_t fill_members(struct comms *s, struct communicator *m, struct epoc
 
 static enum transport_kind transport_of(const struct comms *s, const struct communicator *m)
 {
-	struct shared_gpu shared;
 	if (!m->cuda)
 		return m->remote ? TRANSPORT_INTERNODE : TRANSPORT_HOST;
-	if (s->gpus->staging)
-		return TRANSPORT_STAGED;
-	return comm_shared_gpu(m, &shared) ? TRANSPORT_KERNELS : TRANSPORT_NCCL;
+	return s->gpus->staging ? TRANSPORT_STAGED : TRANSPORT_NCCL;
 }
 
 static uint32_t slot_of(const struct communicator *m, enum transport_kind transport)
@@ -205,6 +202,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->begun = start;
 	m->start = NULL;
 	m->start_is_over = false;
+	struct shared_gpu shared;
 	struct command cmd = {.kind = COMMAND_EPOCH_START};
 	cmd.epoch_start.comm = m->slot;
 	cmd.epoch_start.nranks = m->nranks;
@@ -216,6 +214,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.lateness = lateness;
 	cmd.epoch_start.transport = transport_of(s, m);
 	cmd.epoch_start.comm_slot = slot_of(m, cmd.epoch_start.transport);
+	cmd.epoch_start.shared_gpu = comm_needs_kernels(m, &shared);
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
 	scheduler_command(s->scheduler, &cmd);
 	/* The command is queued, so later submissions are behind it. A failed reply may end its

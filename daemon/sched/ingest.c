@@ -162,7 +162,7 @@ static int check(struct scheduler *sched, struct sched_session *s, struct task *
 	t->rank = h->rank;
 	t->member = &c->members[t->rank];
 	const int32_t device = t->member->device;
-	if (!c->transport->start) {
+	if (c->shared_gpu) {
 		*text = "two ranks of this communicator use one GPU; this operation needs NCCL, "
 			"which takes one rank per GPU: give each rank its own GPU";
 		return NCCLSVC_UNSUPPORTED;

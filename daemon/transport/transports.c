@@ -6,10 +6,9 @@
 #include "nccl/nccl.h"
 #include "staged/staged.h"
 
-static const struct transport kernels_transport; /* starts nothing */
-
 const struct transport *const transports[TRANSPORTS] = {
-	[TRANSPORT_HOST] = &host_transport,	  [TRANSPORT_INTERNODE] = &internode_transport,
-	[TRANSPORT_STAGED] = &staged_transport,	  [TRANSPORT_NCCL] = &nccl_transport,
-	[TRANSPORT_KERNELS] = &kernels_transport,
+	[TRANSPORT_HOST] = &host_transport,
+	[TRANSPORT_INTERNODE] = &internode_transport,
+	[TRANSPORT_STAGED] = &staged_transport,
+	[TRANSPORT_NCCL] = &nccl_transport,
 };

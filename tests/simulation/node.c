@@ -107,7 +107,7 @@ static void on_worker_ready(void *owner, struct gpu *g)
 static void on_worker_lost(void *owner, struct gpu *g)
 {
 	struct node_state *n = owner;
-	comm_worker_lost(&n->comms, g);
+	comm_staged_worker_lost(&n->comms, g);
 }
 
 static void on_room(void *owner)

@@ -104,8 +104,7 @@ static void notify(void *arg)
 
 static const struct transport plain = {.start = start};
 static const struct transport standing = {.start = start, .command = stand_still};
-static const struct transport *const transports[TRANSPORTS] = {&standing, &plain, &plain, &plain,
-							       &plain};
+static const struct transport *const transports[TRANSPORTS] = {&standing, &plain, &plain, &plain};
 
 /* The number of cancellations that were answered, in order. */
 static uint32_t answers(struct scheduler *scheduler)

@@ -120,12 +120,11 @@ static const struct transport grouping = {
 
 static const struct transport unused = {.start = toy_start};
 
-static const struct transport without_tasks; /* it starts nothing */
-
 const struct transport *const transports[TRANSPORTS] = {
-	[TRANSPORT_HOST] = &unused,	      [TRANSPORT_INTERNODE] = &unused,
-	[TRANSPORT_STAGED] = &plain,	      [TRANSPORT_NCCL] = &grouping,
-	[TRANSPORT_KERNELS] = &without_tasks,
+	[TRANSPORT_HOST] = &unused,
+	[TRANSPORT_INTERNODE] = &unused,
+	[TRANSPORT_STAGED] = &plain,
+	[TRANSPORT_NCCL] = &grouping,
 };
 
 /* ---- Tests ---- */
@@ -231,10 +230,12 @@ static void unsupported_reductions_of_a_transport_are_refused(void **state)
 	assert_false(over(0, n));
 }
 
-static void a_transport_without_start_refuses_all_tasks(void **state)
+static void ranks_on_one_gpu_cannot_submit_tasks(void **state)
 {
 	(void)state;
-	begin(TRANSPORT_KERNELS);
+	scheduler_shared_gpu = true;
+	begin(TRANSPORT_NCCL);
+	scheduler_shared_gpu = false;
 	const struct svc_record r = on_timeline(record(0, NCCLSVC_ALL_REDUCE, 0), 0, 1);
 	const uint64_t a = submit_one(0, r);
 	ends(0, a, NCCLSVC_UNSUPPORTED);
@@ -343,7 +344,7 @@ int main(void)
 		TRANSPORT_TEST(tasks_that_complete_at_once_are_ended_by_the_scheduler),
 		TRANSPORT_TEST(inputs_are_waited_for_by_whom_the_flag_says),
 		TRANSPORT_TEST(unsupported_reductions_of_a_transport_are_refused),
-		TRANSPORT_TEST(a_transport_without_start_refuses_all_tasks),
+		TRANSPORT_TEST(ranks_on_one_gpu_cannot_submit_tasks),
 		TRANSPORT_TEST(a_set_waits_for_room),
 		TRANSPORT_TEST(a_held_set_is_not_asked_for_again_and_again),
 		TRANSPORT_TEST(a_set_that_never_fits_is_refused),

@@ -15,7 +15,6 @@ uint32_t comm_recorded_transport(enum transport_kind kind)
 		[TRANSPORT_INTERNODE] = NCCLSVC_OPERATION_NODES,
 		[TRANSPORT_STAGED] = NCCLSVC_OPERATION_STAGED,
 		[TRANSPORT_NCCL] = NCCLSVC_OPERATION_NCCL,
-		[TRANSPORT_KERNELS] = NCCLSVC_OPERATION_KERNEL,
 	};
 	return transports[kind];
 }

@@ -60,7 +60,6 @@ enum transport_kind {
 	TRANSPORT_INTERNODE, /* host memory of several nodes */
 	TRANSPORT_STAGED,    /* GPUs without NCCL */
 	TRANSPORT_NCCL,
-	TRANSPORT_KERNELS, /* none: all operations run in the members' kernels */
 	TRANSPORTS,
 };
 
@@ -126,6 +125,7 @@ struct command {
 			enum transport_kind transport;
 			uint32_t comm_slot;    /* of every member's worker, or
 						  EPOCH_WITHOUT_NCCL */
+			bool shared_gpu;       /* two members use one GPU, which NCCL refuses */
 			uint64_t internode_id; /* 0: all members are on this node */
 		} epoch_start;
 		struct {

@@ -72,8 +72,8 @@ enum room {
 	ROOM_GONE,  /* the memory of a task is gone */
 };
 
-/* All functions except start are optional, and may be NULL. Without start, the scheduler refuses
- * all tasks. c is a communicator whose epoch has this transport. */
+/* All functions except start are optional, and may be NULL. c is a communicator whose epoch has
+ * this transport. */
 struct transport {
 	unsigned flags;	    /* TRANSPORT_ */
 	size_t state_bytes; /* size of e->transport_state, which starts zeroed */

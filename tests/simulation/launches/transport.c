@@ -143,9 +143,8 @@ static const struct transport launch_transport = {
 	.epoch_end = epoch_end,
 };
 
-const struct transport *const launch_transports[TRANSPORTS] = {&launch_transport, &launch_transport,
-							       &launch_transport, &launch_transport,
-							       &launch_transport};
+const struct transport *const launch_transports[TRANSPORTS] = {
+	&launch_transport, &launch_transport, &launch_transport, &launch_transport};
 
 /* ---- Messages ---- */
 
