@@ -299,6 +299,8 @@ typedef enum ncclsvc_peer_source {
 	NCCLSVC_PEER_SET = 3,	   /* peer_bytes in ncclsvcd.conf(5) */
 	/* No kernels: a member's process cannot map the memory of another member's GPU. */
 	NCCLSVC_PEER_OUT_OF_REACH = 4,
+	/* Two ranks share a GPU, so kernels run everything, and NCCL nothing. */
+	NCCLSVC_PEER_SHARED_GPU = 5,
 } ncclsvc_peer_source;
 
 typedef struct ncclsvc_comm_info {

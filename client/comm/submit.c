@@ -22,6 +22,7 @@
 #include "cuda/direct/shares.h"
 #include "cuda/session_gpu.h"
 #include "proto/names.h"
+#include "ranks_on_gpu.h"
 #include "submit.h"
 
 #define SEND_MS 5000
@@ -270,7 +271,7 @@ static ncclsvc_result check_kernels(ncclsvc_session *s, const struct submission 
 	ncclsvc_result r = share_buffers(s, b);
 	for (unsigned i = b->in_ring; !r && i < b->n; i++)
 		r = peer_prepare(s->gpu, &b->ops[i]);
-	return r;
+	return r ? r : ranks_on_gpu_check_streams(s, b->ops + b->in_ring, b->n - b->in_ring);
 }
 
 /* Finds the buffers of the ring's operations, and their streams. */
@@ -313,6 +314,8 @@ static ncclsvc_result check_captured(struct submission *b)
 static ncclsvc_result check(ncclsvc_session *s, struct submission *b)
 {
 	ncclsvc_result r = ready(s, b->ops, b->n);
+	if (!r)
+		r = ranks_on_gpu_check(b->ops, b->n);
 	if (!r && b->in_ring > SVC_GROUP_TASKS)
 		r = ops_slice(b->ops, b->in_ring);
 	if (!r && b->in_ring < b->n)

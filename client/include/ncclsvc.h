@@ -387,8 +387,10 @@ struct CUstream_st; /* a CUstream, or cudaStream_t */
 #define NCCLSVC_DEVICE_HOST (-1)
 
 /* Like ncclsvc_comm_join, with this process's GPU `device`. UNSUPPORTED: no driver here, or the
- * daemon has no worker for that GPU. MISMATCH: others joined with host memory. INVALID_ARGUMENT:
- * two ranks with one GPU. */
+ * daemon has no worker for that GPU. MISMATCH: others joined with host memory. Two ranks may use
+ * one GPU if all ranks are on one node and use the direct transport; otherwise MISMATCH or
+ * UNSUPPORTED. Operations that need NCCL then fail with UNSUPPORTED: reductions of float8 and
+ * premulsum, plans, lists, and operations of 4 GiB and more. */
 ncclsvc_result ncclsvc_comm_join_device(ncclsvc_session *session, const ncclsvc_unique_id *id,
 					int nranks, int rank, int device, int timeout_ms,
 					ncclsvc_comm **comm);

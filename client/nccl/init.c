@@ -114,13 +114,6 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
 	if (!comms || n < 1)
 		return fail(ncclInvalidArgument, "ncclCommInitAll: comms is %p, ndev is %d",
 			    (void *)comms, n);
-	for (int i = 0; devices && i < n; i++)
-		for (int j = 0; j < i; j++)
-			if (devices[i] == devices[j])
-				return fail(ncclInvalidUsage,
-					    "ncclCommInitAll: GPU %d is in the list twice, for "
-					    "ranks %d and %d",
-					    devices[i], j, i);
 	for (int i = 0; i < n; i++)
 		comms[i] = NULL;
 	ncclResult_t r = ncclGetUniqueId(&id);

@@ -104,6 +104,7 @@ struct communicator {
 	struct reported refusals; /* what the library refused, and was reported of late */
 	uint64_t dumped_ns;	  /* when its operations were last written to a file; 0: never */
 	bool late_reported;	  /* this attempt's timeout was reported */
+	bool shared_gpu_logged;	  /* that two ranks share a GPU */
 	struct peer_epoch
 		*peer; /* while an epoch runs whose members have staging memory; otherwise NULL */
 	struct member_progress *progress; /* of the running epoch */

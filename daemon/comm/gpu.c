@@ -10,6 +10,7 @@
 #include "gpu/nccl_comm.h"
 #include "memory/memory.h"
 #include "peer/comm_peer.h"
+#include "peer/shared_gpu.h"
 #include "remote.h"
 
 /* Does the worker know the session's timelines, and have all of its memory? */
@@ -102,18 +103,24 @@ static bool workers_ready(struct comms *s, struct communicator *m)
 
 bool comm_needs_no_nccl(struct comms *s, const struct communicator *m)
 {
-	return s->config->worker_idle && !s->gpus->staging && !comm_across_nodes(m) &&
-	       peer_is_possible(m);
+	return !m->nccl_comm && s->config->worker_idle && !s->gpus->staging &&
+	       !comm_across_nodes(m) && peer_is_possible(m);
 }
 
-/* True: every worker runs and knows its member's timelines, and NCCL has a communicator. Otherwise
- * requests the missing parts; the answer leads back here. */
+/* True: every worker runs and knows its member's timelines, and NCCL has a communicator, or two
+ * members share a GPU, and only kernels run. Otherwise requests the missing parts; the answer leads
+ * back here. */
 bool comm_gpus_ready(struct comms *s, struct communicator *m)
 {
+	struct shared_gpu shared;
 	if (being_acquired(m))
 		return false;
 	if (s->gpus->staging)
 		return staged_ready(s, m);
+	if (comm_needs_kernels(m, &shared)) {
+		nccl_comm_release(&m->nccl_comm); /* of an attempt with other GPUs */
+		return true;
+	}
 	if (!workers_ready(s, m))
 		return false;
 	const struct nccl_comm_want w = comm_want(m);

@@ -50,10 +50,12 @@ static bool check_join(struct comms *s, struct session *c, uint32_t serial,
 	}
 	const struct cluster *nodes = s->cluster;
 	uint32_t most = nodes ? nodes->n * GPUS_MAX : s->gpus->ngpus;
+	if (most < PEER_RANKS) /* on the direct transport, ranks can share a GPU */
+		most = PEER_RANKS;
 	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > most) {
 		session_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
-			      "nranks is %d, but each rank needs its own GPU, and %s %u", j->nranks,
-			      nodes ? "all nodes can have" : "this node has", most);
+			      "nranks is %d, but the GPUs of %s serve at most %u ranks", j->nranks,
+			      nodes ? "all nodes" : "this node", most);
 		return false;
 	}
 	if (!world && j->nranks > SVC_HOST_RANKS_MAX) {
@@ -149,31 +151,45 @@ static struct communicator *find_or_create(struct comms *s, struct session *c, u
 	return m;
 }
 
-/* Members are either all on the host, or each on a GPU of its own. */
+/* Two members may share a GPU if kernels can run all their operations. An epoch keeps its members'
+ * staging memory, so it is unknown here whether a member of the last one has kernels. */
+static bool gpu_fits(struct session *c, struct communicator *m, uint32_t serial,
+		     const struct svc_join *j, int32_t rank)
+{
+	for (uint32_t k = 0; !m->comms->gpus->staging && k < m->nranks; k++) {
+		const struct member *other = &m->members[k];
+		if ((int32_t)k == rank || !comm_alive(other) || other->device != j->device)
+			continue;
+		const bool waits = other->state == NCCLSVC_MEMBER_JOINING;
+		const int32_t without = !j->staging			 ? rank
+					: waits && other->staging_fd < 0 ? (int32_t)k
+									 : -1;
+		if (without < 0)
+			continue;
+		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
+			       "ranks %u (pid %d) and %d (pid %d) both use GPU %d. NCCL refuses "
+			       "that; only the direct transport does not, but rank %d does not use "
+			       "it (NCCLSVC_PEER=0?): give each rank its own GPU",
+			       k, other->pid, rank, c->pid, j->device, without);
+		return false;
+	}
+	return true;
+}
+
+/* Members are either all on the host, or all on GPUs. */
 bool comm_device_fits(struct session *c, struct communicator *m, uint32_t serial,
 		      const struct svc_join *j, int32_t rank)
 {
 	if (!m->occupied && !epoch_held(&m->life))
 		m->cuda = j->device != SVC_DEVICE_HOST;
-	if (m->cuda != (j->device != SVC_DEVICE_HOST)) {
-		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
-			       "rank %d (pid %d) joins with %s, but the members of communicator %s "
-			       "joined with %s",
-			       rank, c->pid, m->cuda ? "host memory" : "a GPU", m->label,
-			       m->cuda ? "GPUs" : "host memory");
-		return false;
-	}
-	for (uint32_t k = 0; m->cuda && k < m->nranks; k++) {
-		if ((int32_t)k == rank || !comm_alive(&m->members[k]) ||
-		    m->members[k].device != j->device)
-			continue;
-		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
-			       "ranks %u (pid %d) and %d (pid %d) of communicator %s both use "
-			       "device %d: each rank needs its own GPU",
-			       k, m->members[k].pid, rank, c->pid, m->label, j->device);
-		return false;
-	}
-	return true;
+	if (m->cuda == (j->device != SVC_DEVICE_HOST))
+		return !m->cuda || gpu_fits(c, m, serial, j, rank);
+	comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
+		       "rank %d (pid %d) joins with %s, but the members of communicator %s "
+		       "joined with %s",
+		       rank, c->pid, m->cuda ? "host memory" : "a GPU", m->label,
+		       m->cuda ? "GPUs" : "host memory");
+	return false;
 }
 
 /* Returns a free rank. Each node has its own ranks of the world. */

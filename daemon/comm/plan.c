@@ -13,6 +13,7 @@
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
+#include "peer/shared_gpu.h"
 #include "proto/fdio.h"
 #include "proto/names.h"
 #include "remote.h"
@@ -134,6 +135,7 @@ static bool may_commit(struct session *c, uint32_t serial, const struct communic
 {
 	int result = NCCLSVC_OK;
 	const char *wrong = NULL;
+	char text[SVC_TEXT_BYTES];
 	if (r->reserved || r->timeout_ns > SVC_TIMEOUT_MAX_NS) {
 		result = NCCLSVC_INVALID_ARGUMENT;
 		wrong = "the timeout is out of range, or a reserved field is not zero";
@@ -152,6 +154,9 @@ static bool may_commit(struct session *c, uint32_t serial, const struct communic
 	} else if (m->plan && !m->plan->members[rank].dropped) {
 		result = NCCLSVC_BUSY;
 		wrong = "this rank has a plan on the communicator: terminate it first";
+	} else if (comm_lacks_nccl(m, "a plan", text)) {
+		result = NCCLSVC_UNSUPPORTED;
+		wrong = text;
 	}
 	if (result)
 		session_error(c, SVC_PLAN_COMMIT, serial, result, "%s", wrong);

@@ -10,6 +10,7 @@
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
+#include "peer/shared_gpu.h"
 #include "proto/names.h"
 
 struct redop_call {
@@ -63,10 +64,15 @@ static struct member *find(struct comms *s, struct session *c, unsigned opcode, 
 			   uint32_t comm, struct communicator **of)
 {
 	int32_t rank = 0;
+	char text[SVC_TEXT_BYTES];
 	struct communicator *m = *of = comm_of_handle(c, comm, &rank);
 	if (!m) {
 		session_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
 			      "there is no communicator %u in this session", comm);
+		return NULL;
+	}
+	if (epoch_runs(&m->life) && comm_lacks_nccl(m, "premulsum", text)) {
+		session_error(c, opcode, serial, NCCLSVC_UNSUPPORTED, "%s", text);
 		return NULL;
 	}
 	if (m->cuda && !s->gpus->staging && epoch_runs(&m->life))

@@ -7,6 +7,7 @@
 
 #include "account/lateness.h"
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/loop.h"
 #include "base/nofail.h"
 #include "comm.h"
@@ -15,6 +16,7 @@
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
 #include "peer/comm_peer.h"
+#include "peer/shared_gpu.h"
 #include "record/record.h"
 #include "remote.h"
 
@@ -200,6 +202,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->begun = start;
 	m->start = NULL;
 	m->start_is_over = false;
+	struct shared_gpu shared;
 	struct command cmd = {.kind = COMMAND_EPOCH_START};
 	cmd.epoch_start.comm = m->slot;
 	cmd.epoch_start.nranks = m->nranks;
@@ -211,6 +214,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.lateness = lateness;
 	cmd.epoch_start.transport = transport_of(s, m);
 	cmd.epoch_start.comm_slot = slot_of(m, cmd.epoch_start.transport);
+	cmd.epoch_start.shared_gpu = comm_needs_kernels(m, &shared);
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
 	scheduler_command(s->scheduler, &cmd);
 	/* The command is queued, so later submissions are behind it. A failed reply may end its
@@ -225,10 +229,76 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	remote_handle_unexpected(m);
 }
 
+/* ---- Ranks on one GPU ---- */
+
+/* A rank that waits in JOIN without staging memory; -1: none. */
+static int32_t rank_without_kernels(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (comm_is_still_there(m, k) && m->members[k].staging_fd < 0)
+			return (int32_t)k;
+	return -1;
+}
+
+/* False: a member has gone since all had joined, so the epoch ends as soon as it has begun. */
+static bool all_are_there(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (!comm_is_still_there(m, k))
+			return false;
+	return true;
+}
+
+/* Why kernels cannot run all operations; empty: they can. */
+static void explain(struct communicator *m, char *why, size_t size)
+{
+	int32_t from, to;
+	const int32_t without = rank_without_kernels(m);
+	why[0] = '\0';
+	if (comm_across_nodes(m))
+		snprintf(why, size, "the communicator has ranks on other nodes");
+	else if (m->nranks > PEER_RANKS)
+		snprintf(why, size, "the communicator has %u ranks, and at most %d can use it",
+			 m->nranks, PEER_RANKS);
+	else if (!m->comms->config->peer_bytes)
+		snprintf(why, size, "it is off (peer_bytes = 0 in ncclsvcd.conf)");
+	else if (without >= 0)
+		snprintf(why, size, "rank %d (pid %d) does not use it (NCCLSVC_PEER=0?)", without,
+			 m->members[without].pid);
+	else if (!all_are_there(m))
+		return;
+	else if (!peer_all_reach(m, &from, &to))
+		snprintf(why, size, "gpu%d cannot access gpu%d's memory", from, to);
+	else if (!peer_all_can_map(m))
+		snprintf(why, size, "a rank's process cannot map another rank's GPU memory");
+}
+
+/* False: two ranks share a GPU, and kernels cannot run their operations; the text says why. */
+static bool shared_gpu_fits(struct communicator *m, char text[SVC_TEXT_BYTES])
+{
+	struct shared_gpu g;
+	char why[112];
+	if (!comm_needs_kernels(m, &g))
+		return true;
+	explain(m, why, sizeof(why));
+	if (!why[0])
+		return true;
+	snprintf(text, SVC_TEXT_BYTES,
+		 "ranks %u (pid %d) and %u (pid %d) both use GPU %d. NCCL refuses that; only the "
+		 "direct transport does not, but %s: give each rank its own GPU",
+		 g.ranks[0], g.pids[0], g.ranks[1], g.pids[1], g.device, why);
+	return false;
+}
+
 void comm_try_start(struct comms *s, struct communicator *m)
 {
+	char text[SVC_TEXT_BYTES];
 	if (s->loop->closing || epoch_held(&m->life) || !comm_all_joined(m))
 		return;
+	if (m->cuda && !shared_gpu_fits(m, text)) {
+		comm_fail_joins(s, m, NCCLSVC_UNSUPPORTED, -1, text);
+		return;
+	}
 	const bool needs_gpus = m->cuda && !comm_needs_no_nccl(s, m);
 	if (needs_gpus && m->life.state == NCCLSVC_EPOCH_FORMING)
 		comm_event(m, NCCLSVC_CAUSE_GPUS_AWAITED);

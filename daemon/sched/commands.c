@@ -136,6 +136,7 @@ static void start_epoch(struct scheduler *sched, const struct command *cmd)
 	c->uid = cmd->epoch_start.uid;
 	c->transport = sched->config.transports[cmd->epoch_start.transport];
 	c->comm_slot = cmd->epoch_start.comm_slot;
+	c->shared_gpu = cmd->epoch_start.shared_gpu;
 	for (uint32_t k = 0; k < n; k++) {
 		const struct epoch_member *em = &cmd->epoch_start.members[k];
 		struct member *m = &c->members[k];

@@ -163,6 +163,11 @@ static int check(struct scheduler *sched, struct sched_session *s, struct task *
 	t->rank = h->rank;
 	t->member = &c->members[t->rank];
 	const int32_t device = t->member->device;
+	if (c->shared_gpu) {
+		*text = "two ranks of this communicator use one GPU; this operation needs NCCL, "
+			"which takes one rank per GPU: give each rank its own GPU";
+		return NCCLSVC_UNSUPPORTED;
+	}
 	if ((t->by_socket && (result = svc_record_check_half(r, sentence))) ||
 	    (result =
 		     svc_record_measure(r, c->nranks, t->rank, &src_bytes, &dst_bytes, sentence))) {

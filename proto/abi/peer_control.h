@@ -50,10 +50,12 @@ struct peer_control {
 	/* Written by the daemon, and by the library for its own member. */
 	peer_atomic32 abort;
 	peer_atomic32 heartbeat; /* incremented by the daemon */
-	int32_t pid;		 /* the member's; written by the daemon as the epoch begins */
-	uint32_t pad0;
-	peer_atomic64 shares; /* the length of the epoch's log of shares; written by the daemon */
-	uint32_t pad1[10];
+	/* The member's, as the daemon numbers GPUs; written by the daemon as the epoch begins. */
+	int32_t pid, device;
+	peer_atomic64 shares;  /* the length of the epoch's log of shares; written by the daemon */
+	uint32_t kernels_only; /* 1: the daemon refuses all operations; written by it as well */
+	peer_atomic32 open;    /* the library has mapped the communicator's memory; written by it */
+	uint32_t pad1[8];
 	/* Written by kernels. begun and ended: a launch_seq, and above it the call's kernel_seq. In
 	 * a graph: 0 for a kernel that begins, the newest earlier kernel_seq for one that ends. */
 	peer_atomic64 begun; /* only for kernels that wait longer than PEER_POLL_NS */

@@ -39,7 +39,7 @@ void rank_join(struct rank *r)
 
 void rank_open(struct rank *r, struct client *c)
 {
-	rank_prepare(r, c, c->rank);
+	rank_prepare(r, c, setup.per_gpu ? c->rank / setup.per_gpu : c->rank);
 	rank_join(r);
 }
 

@@ -18,7 +18,7 @@ struct rank {
 int ranks_count(void);
 
 /* rank_prepare opens everything except the communicator, which rank_join joins. rank_open does
- * both, on GPU c->rank. */
+ * both, on GPU c->rank, unless ranks share GPUs (setup.per_gpu). */
 void rank_prepare(struct rank *r, struct client *c, int gpu);
 void rank_join(struct rank *r);
 void rank_open(struct rank *r, struct client *c);

@@ -131,7 +131,7 @@ static bool defined(const struct bench *b, const struct call *c)
 		return c->redop == NCCLSVC_SUM;
 	if (c->type >= TYPES)
 		return false;
-	return !fp8 || (!setup.staged && b->capability >= 90);
+	return !fp8 || (!setup.staged && !setup.per_gpu && b->capability >= 90);
 }
 
 void values_rank(struct client *client)

@@ -16,6 +16,7 @@ struct setup {
 	bool mps;    /* through an MPS server */
 	int nodes;   /* number of daemons for the ranks; 0 and 1: one */
 	bool staged; /* transport = mpi */
+	int per_gpu; /* ranks on each GPU; 0: one */
 	int repeat;  /* rounds of tests that kill; 0: the test's default */
 	uint64_t seed;
 };
@@ -51,7 +52,8 @@ extern const struct gpu_test values_tests[], random_tests[], order_tests[], memo
 	kernel_nccl_tests[], peer_message_tests[], graph_tests[], graph_failure_tests[],
 	graph_beside_tests[], graph_differ_tests[], graph_nccl_tests[], nccl_graph_tests[],
 	graph_eager_tests[], nccl_group_tests[], recorder_tests[], share_tests[],
-	memory_most_tests[], memory_late_tests[], memory_leak_tests[], idle_tests[];
+	memory_most_tests[], memory_late_tests[], memory_leak_tests[], idle_tests[],
+	shared_gpu_tests[];
 
 /* ---- For tests, and the processes that they fork ---- */
 

@@ -256,9 +256,9 @@ static void refused_joins(void **state)
 	ranks_begin(&c, 0, ORDER_JOIN, 1, 2, 0, 0, WAIT_MS, 0);
 	clients_ask(c.ranks, 1);
 	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_MISMATCH, 1, 2, 1, 0, WAIT_MS, 0);
-	says(&c, 1, "device 0");
+	says(&c, 1, "GPU 0");
 	ranks_ended(&c, 0, NCCLSVC_MISMATCH);
-	says(&c, 0, "both use device 0");
+	says(&c, 0, "both use GPU 0");
 	ranks_begin(&c, 0, ORDER_JOIN, 1, 2, 0, 0, WAIT_MS, 0);
 	clients_ask(c.ranks, 1);
 	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_MISMATCH, 1, 2, 1, NCCLSVC_DEVICE_HOST, WAIT_MS, 0);
@@ -280,8 +280,8 @@ static void refused_joins(void **state)
 	clients_ask(c.ranks, 1);
 	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_OK, 2, 2, 1, NCCLSVC_DEVICE_HOST, WAIT_MS, 1);
 	ranks_ended(&c, 0, NCCLSVC_OK);
-	/* More ranks than GPUs. */
-	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_INVALID_ARGUMENT, 3, 3, 1, 1, WAIT_MS, 2);
+	/* More ranks than can use two GPUs. */
+	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_INVALID_ARGUMENT, 3, 9, 1, 1, WAIT_MS, 2);
 	/* A single rank times out on time. */
 	ranks_must(&c, 1, ORDER_JOIN, NCCLSVC_TIMEOUT, 3, 2, 1, 1, 100, 2);
 	says(&c, 1, "0");

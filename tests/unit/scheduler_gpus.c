@@ -19,6 +19,7 @@ enum transport_kind scheduler_transport = TRANSPORT_NCCL;
 struct member_pending *scheduler_pending;
 
 bool scheduler_without_nccl;
+bool scheduler_shared_gpu;
 
 struct gpu gpus[DEVICES];
 
@@ -114,6 +115,7 @@ void start(uint32_t comm, uint32_t n, const uint32_t *sessions, const int32_t *d
 	c.epoch_start.pending = scheduler_pending;
 	c.epoch_start.transport = scheduler_transport;
 	c.epoch_start.comm_slot = scheduler_without_nccl ? EPOCH_WITHOUT_NCCL : comm;
+	c.epoch_start.shared_gpu = scheduler_shared_gpu;
 	command(c);
 }
 

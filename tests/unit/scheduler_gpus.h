@@ -38,6 +38,8 @@ extern struct member_pending *scheduler_pending;
 
 /* Started communicators have no NCCL communicator. */
 extern bool scheduler_without_nccl;
+/* Two of its members use one GPU. */
+extern bool scheduler_shared_gpu;
 
 extern struct gpu {
 	struct worker_queue *queue;

@@ -289,6 +289,20 @@ static void test_crossover(void **state)
 	assert_false(tells_of("crossover"));
 }
 
+static void test_shared_gpu(void **state)
+{
+	(void)state;
+	judge(DOCTOR_NOTE);
+	assert_false(tells_of("shared-gpu"));
+	facts.shared_gpu = 1;
+	strcpy(facts.shared_gpu_label, "tp");
+	judge(DOCTOR_NOTE);
+	says("shared-gpu", DOCTOR_NOTE, "1 communicator (tp) has two ranks on one GPU");
+	facts.shared_gpu = 3;
+	judge(DOCTOR_NOTE);
+	says("shared-gpu", DOCTOR_NOTE, "3 communicators (tp and others) have");
+}
+
 static void test_connections(void **state)
 {
 	(void)state;
@@ -406,7 +420,7 @@ int main(void)
 		TEST(test_driver),    TEST(test_devices),     TEST(test_compute_mode),
 		TEST(test_peers),     TEST(test_kernels),     TEST(test_mps),
 		TEST(test_limits),    TEST(test_connections), TEST(test_no_mps),
-		TEST(test_crossover),
+		TEST(test_crossover), TEST(test_shared_gpu),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

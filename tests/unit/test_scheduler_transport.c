@@ -230,6 +230,25 @@ static void unsupported_reductions_of_a_transport_are_refused(void **state)
 	assert_false(over(0, n));
 }
 
+static void ranks_on_one_gpu_cannot_submit_tasks(void **state)
+{
+	(void)state;
+	scheduler_shared_gpu = true;
+	begin(TRANSPORT_NCCL);
+	scheduler_shared_gpu = false;
+	const struct svc_record r = on_timeline(record(0, NCCLSVC_ALL_REDUCE, 0), 0, 1);
+	const uint64_t a = submit_one(0, r);
+	ends(0, a, NCCLSVC_UNSUPPORTED);
+	goes_on(0, 1, 1);
+	const struct svc_record group[] = {p2p(0, NCCLSVC_SEND, 1, 0), p2p(0, NCCLSVC_RECV, 1, 0)};
+	const uint64_t b = submit(1, group, 2);
+	ends(1, b, NCCLSVC_UNSUPPORTED);
+	ends(1, b + 1, NCCLSVC_UNSUPPORTED);
+	assert_int_equal(submit_by_socket(0, record(0, NCCLSVC_BARRIER, 0)), NCCLSVC_UNSUPPORTED);
+	end_epoch(0, NCCLSVC_PEER_GONE, 1);
+	gone(0);
+}
+
 static void a_set_waits_for_room(void **state)
 {
 	(void)state;
@@ -325,6 +344,7 @@ int main(void)
 		TRANSPORT_TEST(tasks_that_complete_at_once_are_ended_by_the_scheduler),
 		TRANSPORT_TEST(inputs_are_waited_for_by_whom_the_flag_says),
 		TRANSPORT_TEST(unsupported_reductions_of_a_transport_are_refused),
+		TRANSPORT_TEST(ranks_on_one_gpu_cannot_submit_tasks),
 		TRANSPORT_TEST(a_set_waits_for_room),
 		TRANSPORT_TEST(a_held_set_is_not_asked_for_again_and_again),
 		TRANSPORT_TEST(a_set_that_never_fits_is_refused),

@@ -296,6 +296,8 @@ const char *peer_source_name(unsigned source)
 		return "set";
 	case NCCLSVC_PEER_OUT_OF_REACH:
 		return "out of reach";
+	case NCCLSVC_PEER_SHARED_GPU:
+		return "shared GPU";
 	}
 	return NULL;
 }

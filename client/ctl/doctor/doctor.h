@@ -57,6 +57,9 @@ struct doctor_facts {
 	ncclsvc_device_info *devices;
 	size_t ndevices;
 	const char *library; /* library version */
+	/* Communicators with two ranks on one GPU, and the label of one of them. */
+	size_t shared_gpu;
+	char shared_gpu_label[NCCLSVC_NAME_BYTES];
 
 	enum doctor_end end;
 	int end_signal;

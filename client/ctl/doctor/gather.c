@@ -108,6 +108,22 @@ static void gather_socket(struct doctor_facts *f, const char *path)
 	f->socket_writable = !access(f->socket, W_OK);
 }
 
+static void gather_comms(struct doctor_facts *f, ncclsvc_session *session)
+{
+	ncclsvc_comm_info *comms = NULL;
+	size_t n = 0;
+	if (ncclsvc_list_comms(session, &comms, &n))
+		return;
+	for (size_t i = 0; i < n; i++) {
+		if (comms[i].peer_source != NCCLSVC_PEER_SHARED_GPU)
+			continue;
+		f->shared_gpu++;
+		memcpy(f->shared_gpu_label, comms[i].label, sizeof(f->shared_gpu_label));
+		f->shared_gpu_label[sizeof(f->shared_gpu_label) - 1] = '\0';
+	}
+	ncclsvc_list_free(comms);
+}
+
 static void gather_daemon(struct doctor_facts *f, const char *path, int timeout_ms)
 {
 	ncclsvc_session *session = NULL;
@@ -124,7 +140,9 @@ static void gather_daemon(struct doctor_facts *f, const char *path, int timeout_
 	if (result == NCCLSVC_OK)
 		result = ncclsvc_list_devices(session, &f->devices, &f->ndevices);
 	f->connected = result == NCCLSVC_OK;
-	if (!f->connected)
+	if (f->connected)
+		gather_comms(f, session);
+	else
 		snprintf(f->daemon_text, sizeof(f->daemon_text), "%s", ncclsvc_last_error());
 	f->daemon.mps_text[sizeof(f->daemon.mps_text) - 1] = '\0';
 	for (size_t i = 0; i < f->ndevices; i++) {

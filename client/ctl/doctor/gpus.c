@@ -344,6 +344,19 @@ static void judge_crossover(const struct doctor_facts *f, struct doctor_report *
 			   "measured on this machine.");
 }
 
+static void judge_shared_gpu(const struct doctor_facts *f, struct doctor_report *r)
+{
+	if (f->shared_gpu)
+		doctor_say(r, "shared-gpu", DOCTOR_NOTE,
+			   "%zu communicator%s (%s%s) %s two ranks on one GPU. NCCL would refuse "
+			   "that; here all operations run in kernels. Without MPS, the kernels of "
+			   "two processes take turns on the GPU, so each operation waits some "
+			   "milliseconds: use MPS, or give each rank its own GPU.",
+			   f->shared_gpu, f->shared_gpu == 1 ? "" : "s", f->shared_gpu_label,
+			   f->shared_gpu == 1 ? "" : " and others",
+			   f->shared_gpu == 1 ? "has" : "have");
+}
+
 void doctor_judge_gpus(const struct doctor_facts *f, struct doctor_report *r)
 {
 	judge_files(f, r);
@@ -354,6 +367,7 @@ void doctor_judge_gpus(const struct doctor_facts *f, struct doctor_report *r)
 	judge_daemons(f, r);
 	judge_kernels(f, r);
 	judge_crossover(f, r);
+	judge_shared_gpu(f, r);
 	if (!driver)
 		return;
 	judge_own(f, r);

@@ -347,7 +347,7 @@ static void comms_table(const struct view *v)
 					      sizeof(member_columns) / sizeof(columns[0]) - skip)
 				  : table_new(columns, sizeof(columns) / sizeof(columns[0]));
 	size_t shown = 0, idle = 0;
-	bool elsewhere = false;
+	bool elsewhere = false, shared = false;
 	for (size_t i = 0; i < s->ncomms; i++) {
 		const ncclsvc_comm_info *x = &s->comms[i];
 		if (!wanted(v->args, x)) {
@@ -355,6 +355,7 @@ static void comms_table(const struct view *v)
 			continue;
 		}
 		shown++;
+		shared |= x->peer_source == NCCLSVC_PEER_SHARED_GPU;
 		size_t n = 0;
 		const ncclsvc_member_info *m = members ? snapshot_members(s, x->comm, &n) : NULL;
 		for (size_t k = 0; k < n; k++) {
@@ -371,6 +372,12 @@ static void comms_table(const struct view *v)
 							       : "No communicators.\n");
 	if (elsewhere)
 		text_add(v->out, NOT_KNOWN ": not known here; ask on the member's node.\n");
+	if (shared)
+		text_printf(v->out,
+			    "%s: two ranks use one GPU, so all operations run in kernels. Without "
+			    "MPS they take turns on the GPU, and each operation waits some "
+			    "milliseconds.\n",
+			    peer_source_name(NCCLSVC_PEER_SHARED_GPU));
 	if (idle && !v->args->comm)
 		text_printf(v->out, "%zu idle, shown with --all.\n", idle);
 	view_silence(v, NULL);

@@ -35,6 +35,7 @@ static struct peer *kernels_new(struct gpu *g, int device, struct capture *c)
 	if (!p)
 		return NULL;
 	p->capture = c;
+	p->ranks_per_gpu = 1;
 	c->peer = p;
 	pthread_cond_init(&p->turned, NULL);
 	if (cuda_push(g->cuda, c->context))

@@ -53,6 +53,7 @@ struct peer {
 	struct capture *capture; /* orders the kernels, and holds them */
 	const struct peer_module *module;
 	uint16_t out_of_reach; /* as in JOIN */
+	uint8_t ranks_per_gpu; /* the most ranks of the communicator on one GPU */
 	struct lent own;
 	struct peer_control *controls; /* of all ranks; NULL: not open yet */
 	struct peer_control *control;  /* of this rank */

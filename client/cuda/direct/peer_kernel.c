@@ -120,18 +120,20 @@ static uint32_t at_most(uint64_t a, uint32_t b)
 	return a < b ? (uint32_t)a : b;
 }
 
-/* The monitor warp comes on top of the warps that move data. */
+/* The monitor warp comes on top of the warps that move data. All ranks have the same number of
+ * blocks, and the kernels of all ranks on a GPU must fit there together. */
 static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 {
 	const uint64_t bytes = call_bytes(op);
+	const uint32_t most = PEER_BLOCKS / op->comm->peer->ranks_per_gpu;
 	if (op->route.kernel == KERNEL_DIRECT) {
-		*blocks = PEER_BLOCKS;
+		*blocks = most;
 		*threads = PEER_DIRECT_THREADS + WARP;
 		return;
 	}
 	const uint64_t lines = (bytes + LL_LINE_DATA - 1) / LL_LINE_DATA;
 	const uint32_t movers = at_most((lines + WARP - 1) / WARP * WARP, PEER_THREADS);
-	*blocks = lines > LINES_OF_BLOCK ? at_most(lines / LINES_OF_BLOCK, PEER_BLOCKS) : 1;
+	*blocks = lines > LINES_OF_BLOCK ? at_most(lines / LINES_OF_BLOCK, most) : 1;
 	*threads = (movers ? movers : WARP) + WARP;
 }
 

@@ -84,6 +84,19 @@ static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int 
 	return e;
 }
 
+static uint8_t ranks_per_gpu(const struct peer *p)
+{
+	unsigned most = 1;
+	for (unsigned a = 0; a < p->call.nranks; a++) {
+		unsigned n = 0;
+		for (unsigned b = 0; b < p->call.nranks; b++)
+			n += peer_control_of(p->controls, a)->device ==
+			     peer_control_of(p->controls, b)->device;
+		most = n > most ? n : most;
+	}
+	return (uint8_t)most;
+}
+
 ncclsvc_result peer_map_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer *p)
 {
 	for (int32_t rank = -1; rank < comm->nranks; rank++) {
@@ -99,6 +112,8 @@ ncclsvc_result peer_map_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer 
 					  "cannot map the memory that a communicator's kernels "
 					  "share" WITHOUT);
 	}
+	p->ranks_per_gpu = ranks_per_gpu(p);
+	atomic_store_explicit(&p->control->open, 1, memory_order_release);
 	return NCCLSVC_OK;
 }
 

@@ -23,11 +23,13 @@ static uint64_t message_bytes(const struct svc_record *r)
 	return r->count * svc_type_size(r->type);
 }
 
-/* Threads for the longest slice: one per line, up to the limit. */
-static unsigned movers(uint64_t bytes, uint32_t channels)
+/* Threads for the longest slice: one per line, up to the limit. The kernels of all ranks on a GPU
+ * must fit there together. */
+static unsigned movers(const struct peer *p, uint64_t bytes, uint32_t channels)
 {
+	const unsigned most = PEER_THREADS / p->ranks_per_gpu / WARP * WARP;
 	const uint64_t lines = 1 + (bytes / channels + LL_LINE_DATA) / LL_LINE_DATA;
-	return lines < PEER_THREADS ? (unsigned)(lines + WARP - 1) / WARP * WARP : PEER_THREADS;
+	return lines < most ? (unsigned)(lines + WARP - 1) / WARP * WARP : most;
 }
 
 struct peer_dir {
@@ -41,7 +43,7 @@ static void peer_dir_add(const struct peer *p, struct peer_dir *peer_dir, const 
 	const uint64_t bytes = message_bytes(&op->record);
 	const uint32_t channels =
 		peer_channels(bytes, p->call.nranks, op->record.peer == p->call.rank);
-	const unsigned n = movers(bytes, channels) + WARP; /* plus the monitor warp */
+	const unsigned n = movers(p, bytes, channels) + WARP; /* plus the monitor warp */
 	peer_dir->n++;
 	peer_dir->channels = channels > peer_dir->channels ? channels : peer_dir->channels;
 	*threads = n > *threads ? n : *threads;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From kernels to streams. */
+#include <time.h>
+
 #include "base/deadline_clock.h"
 #include "base/error.h"
 #include "core/comm_handle.h"
@@ -10,7 +12,8 @@
 #include "proto/operation.h"
 #include "proto/task.h"
 
-#define DETACHED UINT64_MAX /* the library's own stream, which no stream waits for */
+#define OPEN_NS	 UINT64_C(1000000000) /* how long a first kernel waits for other ranks' mapping */
+#define DETACHED UINT64_MAX	      /* the library's own stream, which no stream waits for */
 
 /* ---- Checks ---- */
 
@@ -210,6 +213,24 @@ static void put_note(struct peer *p, const struct op *op, uint64_t id, CUcontext
 	p->newest.blocks = op->launch.blocks;
 }
 
+static bool is_opening(const struct peer *p, uint32_t rank)
+{
+	const struct peer_control *c = peer_control_of(p->controls, rank);
+	return c->pid == p->control->pid && c->device == p->control->device &&
+	       !atomic_load_explicit(&c->open, memory_order_acquire);
+}
+
+/* Another rank of this process on this GPU may still map the communicator's memory, and the driver
+ * may wait for running kernels then. A kernel that waits for that rank would never end. */
+static void await_open(const struct peer *p)
+{
+	const uint64_t until = now_ns() + OPEN_NS;
+	for (uint32_t k = 0; k < p->call.nranks; k++)
+		while (is_opening(p, k) && now_ns() < until &&
+		       !atomic_load_explicit(&p->control->abort, memory_order_relaxed))
+			nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
 static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 {
 	const struct capture *c = p->capture;
@@ -219,6 +240,8 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 	const uint64_t id = side ? DETACHED : ops->launch.stream_id;
 	/* The communicator's kernels run one after the other, also on different streams. */
 	const bool same = p->newest.stream_id == id && p->newest.stream_context == context;
+	if (!p->newest.any && p->ranks_per_gpu > 1)
+		await_open(p);
 	CUresult e = cuda_push(c->cuda, ops->route.push);
 	if (e)
 		return e;

@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "comm/comm_gpus.h"
 #include "comm/comms.h"
+#include "comm/peer/shared_gpu.h"
 #include "gpu/nccl_comm.h"
 
 void comm_try_give(struct comms *s, struct communicator *m)
@@ -76,7 +77,9 @@ void comm_nccl_not_given(struct communicator *m, int result, const char *why)
 
 uint32_t comm_nccl_state(const struct communicator *m)
 {
-	if (!m->cuda || m->comms->gpus->staging || !epoch_runs(&m->life))
+	struct shared_gpu shared;
+	if (!m->cuda || m->comms->gpus->staging || !epoch_runs(&m->life) ||
+	    comm_needs_kernels(m, &shared))
 		return NCCLSVC_COMM_NCCL_NONE;
 	if (m->nccl_wanted)
 		return NCCLSVC_COMM_NCCL_AWAITED;

@@ -16,6 +16,7 @@
 #include "gpu/gpu.h"
 #include "memory/memory.h"
 #include "proto/fdio.h"
+#include "shared_gpu.h"
 
 _Static_assert(sizeof(struct peer_control) <= PEER_CONTROL_BYTES,
 	       "a control block for each member");
@@ -113,32 +114,41 @@ static bool all_have_staging(const struct communicator *m)
 	return true;
 }
 
-static bool all_reach(const struct communicator *m)
+bool peer_all_reach(const struct communicator *m, int32_t *from, int32_t *to)
 {
 	for (uint32_t a = 0; a < m->nranks; a++)
 		for (uint32_t b = 0; b < m->nranks; b++) {
-			const int32_t from = m->members[a].device, to = m->members[b].device;
-			if (a == b || gpu_reaches(m->comms->gpus, from, to))
-				continue;
-			log_debug("communicator %s: its members' staging memory is not used: gpu%d "
-				  "cannot access gpu%d's memory",
-				  m->label, from, to);
-			return false;
+			*from = m->members[a].device;
+			*to = m->members[b].device;
+			if (*from != *to && !gpu_reaches(m->comms->gpus, *from, *to))
+				return false;
 		}
 	return true;
+}
+
+static bool all_reach(const struct communicator *m)
+{
+	int32_t from, to;
+	if (peer_all_reach(m, &from, &to))
+		return true;
+	log_debug("communicator %s: its members' staging memory is not used: gpu%d cannot access "
+		  "gpu%d's memory",
+		  m->label, from, to);
+	return false;
 }
 
 /* Returns a GPU of another member whose memory the rank's process cannot map, or -1. */
 static int32_t out_of_reach(const struct communicator *m, uint32_t rank)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (k != rank && m->members[rank].session->out_of_reach >> m->members[k].device & 1)
+		if (m->members[k].device != m->members[rank].device &&
+		    m->members[rank].session->out_of_reach >> m->members[k].device & 1)
 			return m->members[k].device;
 	return -1;
 }
 
 /* If one member cannot map another's memory, all members do without kernels. */
-static bool all_can_map(struct communicator *m)
+bool peer_all_can_map(struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks && !m->out_of_reach; k++) {
 		const int32_t gpu = out_of_reach(m, k);
@@ -203,7 +213,7 @@ static bool controls_begin(struct communicator *m)
 	char text[SVC_TEXT_BYTES];
 	m->out_of_reach = false;
 	if (!m->comms->config->peer_bytes || m->remote || !all_have_staging(m) || !all_reach(m) ||
-	    !all_can_map(m))
+	    !peer_all_can_map(m))
 		return false;
 	if (!account_take(m->account, SHARE_FDS, 1, text)) {
 		log_info("communicator %s: its members' staging memory is not used: %s", m->label,
@@ -233,12 +243,18 @@ void peer_begin(struct communicator *m)
 				peer_staging_drop(&m->members[k]);
 		return;
 	}
+	struct shared_gpu shared;
+	const bool kernels_only = comm_needs_kernels(m, &shared);
 	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct peer_control *control = peer_control_of(m->peer->base, k);
 		m->peer->members[k].session = m->members[k].session->id;
-		peer_control_of(m->peer->base, k)->pid = m->members[k].pid;
+		control->pid = m->members[k].pid;
+		control->device = m->members[k].device;
+		control->kernels_only = kernels_only;
 		staging_keep(m, k);
 	}
 	const struct peer_limit limit = peer_limit_of(m);
+	comm_shared_gpu_log(m);
 	m->peer->operation_bytes = limit.bytes;
 	m->peer->limit_source = limit.source;
 	m->peer->comm = m;

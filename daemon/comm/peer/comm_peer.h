@@ -77,6 +77,10 @@ bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t serial, int3
 void peer_staging_take(struct member *member, uint32_t region);
 void peer_staging_drop(struct member *member);
 
+/* Can each member's GPU access the others' memory? False: `from` cannot access that of `to`. */
+bool peer_all_reach(const struct communicator *m, int32_t *from, int32_t *to);
+/* Can each member's process map the others' memory? Logs it if not. */
+bool peer_all_can_map(struct communicator *m);
 /* The epoch begins. If all members have staging memory, creates their control blocks; otherwise
  * frees it. */
 /* Do the members of the epoch that is about to begin have everything that kernels need? */

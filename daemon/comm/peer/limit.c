@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The largest operation that uses the direct transport in a communicator. peer_bytes sets the
- * limit; otherwise the file measured on this machine; otherwise there is none. All members are on
- * this node, and get the same limit when their epoch begins. */
+ * limit; otherwise the file measured on this machine; otherwise there is none, as if two members
+ * share a GPU. All members are on this node, and get the same limit when their epoch begins. */
 #include <limits.h>
 #include <string.h>
 
@@ -14,6 +14,7 @@
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "proto/crossover.h"
+#include "shared_gpu.h"
 
 /* ---- Measured limits ---- */
 
@@ -87,6 +88,9 @@ static bool all_use_mps(const struct communicator *m)
 struct peer_limit peer_limit_of(const struct communicator *m)
 {
 	const int64_t set = m->comms->config->peer_bytes;
+	struct shared_gpu shared;
+	if (comm_needs_kernels(m, &shared))
+		return (struct peer_limit){UINT32_MAX, NCCLSVC_PEER_SHARED_GPU};
 	if (set >= 0)
 		return (struct peer_limit){set < UINT32_MAX ? (uint32_t)set : UINT32_MAX,
 					   NCCLSVC_PEER_SET};

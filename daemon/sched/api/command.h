@@ -125,6 +125,7 @@ struct command {
 			enum transport_kind transport;
 			uint32_t comm_slot;    /* of every member's worker, or
 						  EPOCH_WITHOUT_NCCL */
+			bool shared_gpu;       /* two members use one GPU, which NCCL refuses */
 			uint64_t internode_id; /* 0: all members are on this node */
 		} epoch_start;
 		struct {

@@ -130,6 +130,7 @@ struct comm {
 	uint64_t held;	       /* the round of launch_sets in which its tasks must wait */
 	uint32_t comm_slot;    /* EPOCH_WITHOUT_NCCL: it cannot launch now */
 	bool nccl_wanted;      /* then the supervisor was asked for one */
+	bool shared_gpu;       /* two members use one GPU: it never gets one */
 	struct comm *prev_launched, *next_launched;
 	uint64_t uid;
 	struct member *members;
