@@ -312,7 +312,6 @@ void memory_add(struct memory *s, struct session *c, uint32_t serial,
 	}
 	const uint32_t wanted = c->next_region.number;
 	uint32_t i = wanted ? claim_region(c, wanted) : memory_free_region(c);
-	c->next_region = (struct svc_resume){0};
 	if (!i) {
 		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_LIMIT,
 			      "a session has at most %d regions", SVC_SESSION_REGIONS - 1);

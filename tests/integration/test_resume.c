@@ -451,7 +451,17 @@ static void hostile_resumptions_are_refused(void **state)
 	refused(&r,
 		(struct svc_resume){.kind = SVC_RESUME_COMM, .number = 1, .lineage = UINT32_MAX});
 	accepted(&r, (struct svc_resume){.kind = SVC_RESUME_SESSION});
+	/* What RESUME says ends with a request that is refused. */
+	struct svc_region_add empty = {.kind = SVC_REGION_MEMFD};
+	accepted(&r, (struct svc_resume){.kind = SVC_RESUME_REGION, .number = 9});
+	const int memfd = memfd_create("empty", MFD_CLOEXEC);
+	raw_refused(&r, SVC_REGION_ADD, &empty, sizeof(empty), &memfd, 1, NCCLSVC_INVALID_ARGUMENT,
+		    "");
+	close(memfd);
+	struct raw_region region = raw_region(&r, 65536);
+	CHECK_EQ(region.id, 1);
 	const struct svc_join_reply alone = raw_join_alone(&r);
+	refused(&r, (struct svc_resume){.kind = SVC_RESUME_SESSION}); /* it has joined */
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (numbers[i] >= 1024) { /* more handles than a session can have */
 			CHECK_OK(ncclsvc_unique_id_create(&id));
@@ -468,7 +478,6 @@ static void hostile_resumptions_are_refused(void **state)
 	accepted(&r,
 		 (struct svc_resume){.kind = SVC_RESUME_COMM, .number = alone.comm, .lineage = 7});
 	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_LIMIT, "");
-	struct raw_region region = raw_region(&r, 65536);
 	struct svc_leave leave = {.comm = alone.comm};
 	struct raw_reply reply;
 	raw_call(&r, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
