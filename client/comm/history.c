@@ -71,9 +71,17 @@ enum history_verdict history_judge(const struct histories *all, uint32_t rank, u
 /* 1 + the last operation that rank r has seen end. */
 static uint64_t ended(const struct histories *all, uint32_t r, unsigned order, int32_t peer)
 {
+	const struct history_line *lines = all->lines + r * all->room;
 	uint64_t n = look(all, r, order, peer, 0).submitted;
-	while (n && look(all, r, order, peer, n - 1).pending)
-		n--;
+	for (uint64_t before = 0; n && n != before;) {
+		before = n;
+		for (size_t i = 0; i < all->room; i++) {
+			const struct history_line *l = &lines[i];
+			if (l->kind == HISTORY_PENDING && l->order == order && l->peer == peer &&
+			    l->from < n && n <= l->to)
+				n = l->from;
+		}
+	}
 	return n;
 }
 

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/svc_limits.h"
+
 /* The orders in which operations match: all collectives, Sends to a rank, Recvs from a rank; and
  * SPLITs. */
 enum history_order { HISTORY_COLLECTIVES, HISTORY_SENDS, HISTORY_RECVS, HISTORY_SPLITS };
@@ -23,6 +25,10 @@ struct history_line {
 	int32_t peer; /* -1 for collectives and SPLITs */
 	uint64_t from, to;
 };
+
+/* More than a member can have: each pending task can be damaged, too; the rest is for damage of
+ * earlier restarts. Members make room for as many as any of them says. */
+#define HISTORY_LINES_MAX (4 * SVC_RING_MAX + 2 * SVC_HOST_RANKS_MAX + 64)
 
 struct history {
 	struct history_line *lines;

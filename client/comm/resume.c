@@ -349,8 +349,7 @@ static void begin_lines(ncclsvc_session *s, struct exchange *x, uint64_t deadlin
 		fail(x, NCCLSVC_DAEMON_LOST, why);
 	}
 	drop_chunk(s, x);
-	if (most < x->own.n ||
-	    most > SVC_REGION_MAX / sizeof(struct history_line) / (uint64_t)x->comm->nranks)
+	if (most < x->own.n || most > HISTORY_LINES_MAX)
 		fail(x, NCCLSVC_PROTOCOL, "the members' operation histories are invalid");
 	if (!x->result &&
 	    begin_gather(s, x, x->own.lines, x->own.n * sizeof(struct history_line),

@@ -357,7 +357,6 @@ void comm_join(struct comms *s, struct session *c, uint32_t serial, const struct
 	struct svc_join own = *request;
 	const struct svc_join *j = &own;
 	const struct svc_resume resume = c->next_join;
-	c->next_join = (struct svc_resume){0};
 	if (!own_job(c, serial, &own) || !check_join(s, c, serial, j))
 		return;
 	gpu_mps_joined(s->gpus, c, j);

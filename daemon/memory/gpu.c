@@ -49,7 +49,7 @@ struct gpu *gpu_usable(struct memory *s, struct session *c, unsigned opcode, uin
 	return g && (g->sock >= 0 || g->rested) ? g : NULL;
 }
 
-static void tell_absent(struct memory *s, const struct session *c, uint32_t region)
+static void tell_absent(struct memory *s, const struct session *c, uint32_t region, bool again)
 {
 	const struct mapping *m = &c->mappings[region];
 	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_REGION_ADD,
@@ -57,7 +57,8 @@ static void tell_absent(struct memory *s, const struct session *c, uint32_t regi
 							  .region = {.region = region,
 								     .bytes = m->bytes,
 								     .device = m->device,
-								     .absent = true}});
+								     .absent = true,
+								     .again = again}});
 }
 
 void gpu_region_absent(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
@@ -66,7 +67,7 @@ void gpu_region_absent(struct memory *s, struct session *c, uint32_t serial, uin
 	const struct svc_region_reply reply = {.region = region};
 	c->mappings[region].pending = false;
 	c->mappings[region].absent = true;
-	tell_absent(s, c, region);
+	tell_absent(s, c, region, false);
 	session_reply(c, opcode, serial, &reply, sizeof(reply), NULL, 0);
 }
 
@@ -203,7 +204,8 @@ static void region_answered(struct gpu *g, struct region_call *call,
 						     .base = (void *)(uintptr_t)m->address,
 						     .bytes = m->bytes,
 						     .serial = call->serial,
-						     .device = m->device}});
+						     .device = m->device,
+						     .again = call->again}});
 		if (call->again) {
 			free(call);
 			return;
@@ -502,7 +504,7 @@ void gpu_memory_lost(struct memory *s, struct gpu *g)
 			 * behalf. A pending region is being deleted: the scheduler has forgotten
 			 * it. */
 			if (c->state == SESSION_OPEN && !m->pending)
-				tell_absent(s, c, i);
+				tell_absent(s, c, i, true);
 		}
 	g->info.imports = g->info.lent = 0;
 	g->info.import_bytes = g->info.lent_bytes = 0;

@@ -312,7 +312,6 @@ void memory_add(struct memory *s, struct session *c, uint32_t serial,
 	}
 	const uint32_t wanted = c->next_region.number;
 	uint32_t i = wanted ? claim_region(c, wanted) : memory_free_region(c);
-	c->next_region = (struct svc_resume){0};
 	if (!i) {
 		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_LIMIT,
 			      "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
@@ -383,11 +382,8 @@ void memory_remove(struct memory *s, struct session *c, uint32_t serial,
 			      "there is no region %u in this session", region);
 		return;
 	}
-	if (c->mappings[region].pending && c->mappings[region].absent) {
-		c->mappings[region].pending = false;
-		c->mappings[region].import = ++s->last_import; /* its answer will not count */
-	}
-	if (c->mappings[region].pending) {
+	/* The import of absent memory goes on, since a pending task may use it. */
+	if (c->mappings[region].pending && !c->mappings[region].absent) {
 		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_BUSY,
 			      "region %u is being imported", region);
 		return;
@@ -420,6 +416,10 @@ void memory_removed(struct memory *s, struct session *c, uint32_t serial, uint32
 		return;
 	}
 	struct mapping *m = &c->mappings[region];
+	if (m->pending) {
+		m->pending = false;
+		m->import = ++s->last_import; /* the worker's answer will not count */
+	}
 	if (m->wait_ms && m->shares && s->callbacks->unshare(s->owner, c, region, serial))
 		m->pending = true;
 	else

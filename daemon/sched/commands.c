@@ -99,6 +99,8 @@ static void add_region(struct sched_session *s, const struct command *c)
 	}
 	/* A new worker may have imported it again while failed tasks still hold it. */
 	struct region *r = &s->regions[i];
+	if (c->region.again && !r->base)
+		return;
 	s->user->file_bytes += c->region.file_bytes - r->file_bytes;
 	*r = (struct region){.base = base_of(c),
 			     .absent = c->region.absent,

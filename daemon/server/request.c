@@ -275,6 +275,12 @@ static void resume(struct server *s, struct session *c, uint32_t serial, const s
 			      "unknown kind, a field is out of range, or the session has no ring");
 		return;
 	}
+	/* A communicator of GPUs cannot be continued, and its streams wait for its tasks' ends. */
+	if (m->kind == SVC_RESUME_SESSION && c->comms) {
+		session_error(c, SVC_RESUME, serial, NCCLSVC_INVALID_ARGUMENT,
+			      "the session has joined communicators already");
+		return;
+	}
 	if (m->kind == SVC_RESUME_SESSION) {
 		c->resumes = !s->cluster;
 		if (c->resumes)
@@ -312,8 +318,8 @@ static bool reserved_is_zero(struct session *c, const struct svc_header *h, uint
 	return false;
 }
 
-void request_handle(struct server *s, struct session *c, const struct svc_header *h,
-		    const void *body, int *fds)
+static void handle(struct server *s, struct session *c, const struct svc_header *h,
+		   const void *body, int *fds)
 {
 	if (c->state == SESSION_NEW && h->opcode != SVC_HELLO) {
 		session_error(c, h->opcode, h->serial, NCCLSVC_PROTOCOL,
@@ -462,4 +468,17 @@ void request_handle(struct server *s, struct session *c, const struct svc_header
 		drain(s, c, h->serial, body);
 		break;
 	}
+}
+
+void request_handle(struct server *s, struct session *c, const struct svc_header *h,
+		    const void *body, int *fds)
+{
+	handle(s, c, h, body, fds);
+	if (c->waiting.asked) /* it will be handled again */
+		return;
+	/* Also if the request was refused: what RESUME says is not for a later one. */
+	if (h->opcode == SVC_REGION_ADD)
+		c->next_region = (struct svc_resume){0};
+	if (h->opcode == SVC_JOIN)
+		c->next_join = (struct svc_resume){0};
 }

@@ -429,6 +429,84 @@ static void accepted(struct raw *r, struct svc_resume request)
 	CHECK_EQ(reply.header.result, NCCLSVC_OK);
 }
 
+static struct svc_join_reply joins(struct raw *r, const struct client *me)
+{
+	const struct svc_join join = raw_join_request(&me->id, 2, 1);
+	struct raw_reply reply;
+	raw_call(r, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, NCCLSVC_OK);
+	return reply.join;
+}
+
+static void come_back_with_lies(struct client *me)
+{
+	struct raw r;
+	raw_open(&r, me->daemon);
+	raw_attach(&r, 16);
+	accepted(&r, (struct svc_resume){.kind = SVC_RESUME_SESSION});
+	const struct svc_join_reply first = joins(&r, me);
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	raw_close(&r);
+	raw_open(&r, me->daemon);
+	raw_attach(&r, 16);
+	struct raw_region region = raw_region(&r, 65536);
+	accepted(&r, (struct svc_resume){.kind = SVC_RESUME_COMM,
+					 .number = first.comm,
+					 .lineage = first.lineage});
+	const struct svc_join_reply again = joins(&r, me);
+	((uint64_t *)region.base)[2] = UINT64_C(1) << 22; /* lines */
+	const ncclsvc_status st = raw_submit_wait(&r, (struct svc_record){.comm = again.comm,
+									  .epoch = again.epoch,
+									  .op = NCCLSVC_ALL_GATHER,
+									  .type = NCCLSVC_UINT8,
+									  .peer = -1,
+									  .count = 16,
+									  .src_region = region.id,
+									  .src_offset = 16,
+									  .dst_region = region.id});
+	CHECK_EQ(st.result, NCCLSVC_OK);
+	CHECK_EQ(hear(me), GO);
+	raw_region_close(&region);
+	raw_close(&r);
+}
+
+static void one_lies(struct client *me)
+{
+	if (me->rank == 1) {
+		come_back_with_lies(me);
+		return;
+	}
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	ncclsvc_task task;
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	CHECK_RESULT(ncclsvc_barrier(comm, &task), NCCLSVC_PROTOCOL);
+	CHECK(strstr(ncclsvc_last_error(), "accounts of their operations are invalid"));
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	ncclsvc_close(s);
+}
+
+/* Memory for what it says that it has done would be of any size. */
+static void a_member_with_an_endless_history_is_left(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	share_state();
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, one_lies, NULL);
+	hear_all(clients, 2, READY);
+	kill_and_start(&d);
+	say_all(clients, 2, GO);
+	hear_all(clients, 1, READY);
+	say_all(clients, 2, GO);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
 static void hostile_resumptions_are_refused(void **state)
 {
 	static const uint32_t numbers[] = {1023, 1024, 4096, 0x7fffffff, UINT32_MAX};
@@ -451,7 +529,17 @@ static void hostile_resumptions_are_refused(void **state)
 	refused(&r,
 		(struct svc_resume){.kind = SVC_RESUME_COMM, .number = 1, .lineage = UINT32_MAX});
 	accepted(&r, (struct svc_resume){.kind = SVC_RESUME_SESSION});
+	/* What RESUME says ends with a request that is refused. */
+	struct svc_region_add empty = {.kind = SVC_REGION_MEMFD};
+	accepted(&r, (struct svc_resume){.kind = SVC_RESUME_REGION, .number = 9});
+	const int memfd = memfd_create("empty", MFD_CLOEXEC);
+	raw_refused(&r, SVC_REGION_ADD, &empty, sizeof(empty), &memfd, 1, NCCLSVC_INVALID_ARGUMENT,
+		    "");
+	close(memfd);
+	struct raw_region region = raw_region(&r, 65536);
+	CHECK_EQ(region.id, 1);
 	const struct svc_join_reply alone = raw_join_alone(&r);
+	refused(&r, (struct svc_resume){.kind = SVC_RESUME_SESSION}); /* it has joined */
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (numbers[i] >= 1024) { /* more handles than a session can have */
 			CHECK_OK(ncclsvc_unique_id_create(&id));
@@ -468,7 +556,6 @@ static void hostile_resumptions_are_refused(void **state)
 	accepted(&r,
 		 (struct svc_resume){.kind = SVC_RESUME_COMM, .number = alone.comm, .lineage = 7});
 	raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_LIMIT, "");
-	struct raw_region region = raw_region(&r, 65536);
 	struct svc_leave leave = {.comm = alone.comm};
 	struct raw_reply reply;
 	raw_call(&r, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
@@ -492,6 +579,7 @@ int main(void)
 		TEST(what_waits_continues_after_a_kill),
 		TEST(a_member_that_does_not_come_back_is_named),
 		TEST(a_communicator_that_a_member_has_left_holds_nobody_up),
+		TEST(a_member_with_an_endless_history_is_left),
 		TEST(hostile_resumptions_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -101,6 +101,21 @@ static void others_histories_do_not_fit(void **state)
 	assert_false(history_fits(&all, 1));
 }
 
+/* Another tenant's process may be a member. */
+static void absurd_histories_take_no_time(void **state)
+{
+	(void)state;
+	for (int rank = 0; rank < 2; rank++) {
+		put(rank, 0, HISTORY_COLLECTIVES, HISTORY_SUBMITTED, -1, 0, UINT64_MAX);
+		put(rank, 1, HISTORY_COLLECTIVES, HISTORY_PENDING, -1, 7, UINT64_MAX - 1);
+		put(rank, 2, HISTORY_COLLECTIVES, HISTORY_PENDING, -1, UINT64_MAX - 2, UINT64_MAX);
+		put(rank, 3, HISTORY_COLLECTIVES, HISTORY_PENDING, -1, 5, 5);
+	}
+	assert_true(history_fits(&all, 0));
+	put(1, 0, HISTORY_COLLECTIVES, HISTORY_SUBMITTED, -1, 0, 6);
+	assert_false(history_fits(&all, 0));
+}
+
 static void ranges_are_joined(void **state)
 {
 	struct history h = {0};
@@ -128,6 +143,7 @@ int main(void)
 		cmocka_unit_test_setup(known_damage_is_no_success, clear),
 		cmocka_unit_test_setup(messages_match_by_direction, clear),
 		cmocka_unit_test_setup(others_histories_do_not_fit, clear),
+		cmocka_unit_test_setup(absurd_histories_take_no_time, clear),
 		cmocka_unit_test(ranges_are_joined),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -179,6 +179,54 @@ static void memory_that_is_gone_fails_its_operation(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup_without, teardown_without)
 
+static void imported_again(uint32_t trainer, uint32_t device, uint64_t base)
+{
+	command((struct command){.kind = COMMAND_REGION_ADD,
+				 .session = trainer,
+				 .region = {.region = REGION + device,
+					    .base = (void *)(uintptr_t)base,
+					    .again = true,
+					    .bytes = BYTES,
+					    .device = (int32_t)device}});
+}
+
+static void delete_region(uint32_t trainer, uint32_t device, enum event_kind answer)
+{
+	struct event ev = {0};
+	const uint64_t end = now_ns() + WAIT_NS;
+	command((struct command){.kind = COMMAND_REGION_DEL,
+				 .session = trainer,
+				 .region = {.region = REGION + device}});
+	while (!scheduler_next_event(scheduler, &ev) ||
+	       (ev.kind != EVENT_REGION_GONE && ev.kind != EVENT_REGION_BUSY))
+		assert_true(now_ns() < end);
+	assert_int_equal(ev.kind, answer);
+}
+
+/* The worker's answer may come after the region's end, and before the supervisor knows of that. */
+static void imports_bring_no_region_back(void **state)
+{
+	(void)state;
+	const uint64_t a = sum(0);
+	next_event(EVENT_NCCL_WANTED);
+	delete_region(0, 0, EVENT_REGION_BUSY); /* so its import counts */
+	delete_region(1, 1, EVENT_REGION_GONE);
+	imported_again(0, 0, 0x50000000);
+	imported_again(1, 1, 0x60000000);
+	ends(1, sum(1), NCCLSVC_INVALID_ARGUMENT);
+	imported(1, 1, 0x70000000);
+	const uint64_t b = sum(1);
+	give(SLOT);
+	launched(0, 1);
+	launched(1, 1);
+	assert_int_equal(launch(0, 0)->src, 0x50000000);
+	assert_int_equal(launch(1, 0)->src, 0x70000000);
+	run_all(0);
+	run_all(1);
+	ends(0, a, 0);
+	ends(1, b, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -187,6 +235,7 @@ int main(void)
 		TEST(operations_that_wait_have_deadlines),
 		TEST(operations_that_wait_end_with_their_epoch),
 		TEST(memory_that_is_gone_fails_its_operation),
+		TEST(imports_bring_no_region_back),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,6 +111,7 @@ struct command {
 						worker */
 			uint32_t fault;	     /* number of fault_watch, of host memory */
 			bool absent;	     /* the GPU's worker has not imported it: base is 0 */
+			bool again;	     /* only if COMMAND_REGION_DEL has not removed it */
 			uint64_t file_bytes; /* of the whole memfd */
 		} region;
 		struct {
