@@ -483,7 +483,7 @@ static void one_lies(struct client *me)
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
 	CHECK_RESULT(ncclsvc_barrier(comm, &task), NCCLSVC_PROTOCOL);
-	CHECK(strstr(ncclsvc_last_error(), "accounts of their operations are invalid"));
+	CHECK(strstr(ncclsvc_last_error(), "operation histories are invalid"));
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
 	ncclsvc_close(s);
