@@ -110,7 +110,9 @@ static void sizes_rank(struct client *c)
 	stage("without staging memory");
 	zero_copy(&r, p, LONG_BYTES / 4);
 	stage("freeing");
-	CHECK_OK(ncclsvc_mem_forget(r.session, at(p), 10000));
+	/* TIMEOUT: while another rank's kernel runs, its process keeps the memory mapped. */
+	const ncclsvc_result forgotten = ncclsvc_mem_forget(r.session, at(p), 10000);
+	CHECK(!forgotten || forgotten == NCCLSVC_TIMEOUT);
 	CHECK_CU(cu.cuMemFree(p));
 	rank_close(&r);
 }
