@@ -28,7 +28,7 @@ struct seen {
 	bool pending, damaged;
 };
 
-/* What rank r says about an operation. */
+/* Finds an operation in rank r's history. */
 static struct seen look(const struct histories *all, uint32_t r, unsigned order, int32_t peer,
 			uint64_t number)
 {

@@ -51,7 +51,7 @@ enum history_verdict {
 	HISTORY_LOST,	/* its input is overwritten in part */
 };
 
-/* What becomes of this rank's operation. */
+/* Decides whether this rank's operation is done, lost, or to be repeated. */
 enum history_verdict history_judge(const struct histories *all, uint32_t rank, unsigned order,
 				   int32_t peer, uint64_t number);
 /* False: a member has done an operation that another one has never submitted, so they are not of

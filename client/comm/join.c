@@ -7,6 +7,7 @@
 
 #include "base/deadline_clock.h"
 #include "base/error.h"
+#include "compare.h"
 #include "core/call.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"

@@ -6,6 +6,7 @@
 
 #include "base/deadline_clock.h"
 #include "base/error.h"
+#include "compare.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "core/session_socket.h"

@@ -18,8 +18,5 @@ void resume_reattached(ncclsvc_session *s);
 void resume_leave(ncclsvc_session *s, const ncclsvc_comm *comm);
 /* It has left the communicator: at the next restart, the other members are told. Locked. */
 void resume_left(ncclsvc_session *s, const ncclsvc_comm *comm);
-/* After a JOIN: if the epoch continues one of the previous daemon, compares with the other members
- * what they have done. Not locked. */
-ncclsvc_result comm_compare(ncclsvc_comm *comm);
 
 #endif

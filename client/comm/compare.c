@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "compare.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/deadline_clock.h"
+#include "base/session_memory.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
+#include "core/session_socket.h"
+#include "join_request.h"
+#include "proto/operation.h"
+
+#define DAMAGED                                                                                    \
+	"the daemon was killed while it worked in place on this operation's buffer, whose "        \
+	"content is now undefined"
+
+struct slot *carried_slot(const ncclsvc_session *s, const struct carried *c)
+{
+	struct slot *slot = task_slot(&s->tasks, c->task);
+	return slot->number == c->task && slot->state == SLOT_PENDING ? slot : NULL;
+}
+
+/* What each rank says first: how many lines its history has, and whether it cannot continue. */
+struct summary {
+	uint64_t lines, spoilt;
+};
+
+static uint16_t order_of(const struct slot *slot)
+{
+	return slot->to < 0		  ? HISTORY_COLLECTIVES
+	       : slot->op == NCCLSVC_SEND ? HISTORY_SENDS
+					  : HISTORY_RECVS;
+}
+
+/* The link to the SPLIT of this communicator that waits for an answer; NULL: there is none. */
+static struct call **waiting_split(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	for (struct call **at = &s->calls; *at; at = &(*at)->next) {
+		struct svc_split request;
+		memcpy(&request, (*at)->request, sizeof(request));
+		if ((*at)->opcode == SVC_SPLIT && request.comm == comm->handle)
+			return at;
+	}
+	return NULL;
+}
+
+static bool add_splits(ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h)
+{
+	const bool waits = waiting_split(s, comm);
+	struct history_line line = {.order = HISTORY_SPLITS, .kind = HISTORY_SUBMITTED, .peer = -1};
+	line.to = comm->splits + waits;
+	if (!history_add(h, &line))
+		return false;
+	line.kind = HISTORY_PENDING;
+	line.from = comm->splits;
+	return !waits || history_add(h, &line);
+}
+
+static bool add_submitted(const ncclsvc_comm *comm, struct history *h)
+{
+	bool good = history_add(h, &(struct history_line){.order = HISTORY_COLLECTIVES,
+							  .kind = HISTORY_SUBMITTED,
+							  .peer = -1,
+							  .to = comm->order});
+	for (int k = 0; good && k < 2 * comm->nranks; k++)
+		if (comm->messages[k])
+			good = history_add(h, &(struct history_line){.order = k % 2 ? HISTORY_RECVS
+										    : HISTORY_SENDS,
+								     .kind = HISTORY_SUBMITTED,
+								     .peer = k / 2,
+								     .to = comm->messages[k]});
+	for (size_t i = 0; good && i < comm->ndamaged; i++)
+		good = history_add(h, &(struct history_line){.kind = HISTORY_DAMAGED,
+							     .peer = -1,
+							     .from = comm->damaged[i]});
+	return good;
+}
+
+static bool add_pending(const ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h)
+{
+	bool good = true;
+	for (size_t i = 0; good && i < s->ncarried; i++) {
+		const struct slot *slot = carried_slot(s, &s->carried[i]);
+		if (!slot || slot->comm_key != comm->key)
+			continue;
+		struct history_line line = {.order = order_of(slot),
+					    .kind = HISTORY_PENDING,
+					    .peer = slot->to,
+					    .from = slot->order,
+					    .to = slot->order + 1};
+		good = history_add(h, &line);
+		line.kind = HISTORY_DAMAGED;
+		if (good && s->carried[i].damaged)
+			good = history_add(h, &line);
+	}
+	return good;
+}
+
+/* Plans existed only in the daemon that is gone. */
+static bool is_spoilt(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	for (size_t i = 0; i < s->ncarried; i++) {
+		const struct slot *slot = carried_slot(s, &s->carried[i]);
+		if (slot && slot->comm_key == comm->key && s->carried[i].record.plan)
+			return true;
+	}
+	return comm->spoilt;
+}
+
+void exchange_fail(struct exchange *x, ncclsvc_result result, const char *why)
+{
+	if (x->result)
+		return;
+	x->result = result;
+	snprintf(x->comm->why, sizeof(x->comm->why), "%s", why);
+}
+
+/* Begins an AllGather of `bytes` bytes of each rank: its own, and zeros. Locked; yields. */
+static ncclsvc_result begin_gather(ncclsvc_session *s, struct exchange *x, const void *own,
+				   size_t own_bytes, size_t bytes, uint64_t deadline)
+{
+	const uint64_t now = now_ns();
+	const size_t at = (size_t)x->comm->rank * bytes;
+	x->bytes = bytes;
+	ncclsvc_result r = staging_get(s, bytes * (size_t)x->comm->nranks, &x->chunk);
+	if (r)
+		return r;
+	memset(x->chunk->base + at, 0, bytes);
+	memcpy(x->chunk->base + at, own, own_bytes);
+	const struct svc_record record = {.comm = x->comm->handle,
+					  .epoch = x->comm->epoch,
+					  .op = NCCLSVC_ALL_GATHER,
+					  .type = NCCLSVC_UINT8,
+					  .peer = -1,
+					  .count = bytes,
+					  .src_region = x->chunk->region,
+					  .src_offset = at,
+					  .dst_region = x->chunk->region,
+					  .timeout_ns = deadline > now ? deadline - now : 1};
+	x->call = (struct call){0};
+	r = call_begin(s, &x->call, SVC_SUBMIT, &record, -1, deadline);
+	x->begun = !r;
+	return r;
+}
+
+/* Locked; yields. */
+static void finish_gather(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+{
+	if (!x->begun)
+		return;
+	x->begun = false;
+	const ncclsvc_result r = call_finish(s, &x->call, deadline + JOIN_GRACE_NS);
+	if (r && s->away != AWAY_GONE)
+		exchange_fail(x, r == NCCLSVC_TIMEOUT ? NCCLSVC_PEER_GONE : r,
+			      "the members did not compare their operations in time, or one of "
+			      "them ended");
+}
+
+static void drop_chunk(ncclsvc_session *s, struct exchange *x)
+{
+	if (x->chunk)
+		staging_put(s, x->chunk);
+	x->chunk = NULL;
+}
+
+static void begin_summary(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+{
+	const struct summary own = {.lines = x->own.n, .spoilt = is_spoilt(s, x->comm)};
+	if (begin_gather(s, x, &own, sizeof(own), sizeof(own), deadline) && s->away != AWAY_GONE)
+		exchange_fail(x, NCCLSVC_DAEMON_LOST,
+			      "the session has no memory to compare operations");
+}
+
+static void begin_lines(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+{
+	uint64_t most = 0;
+	for (int k = 0; k < x->comm->nranks; k++) {
+		struct summary of;
+		memcpy(&of, x->chunk->base + (size_t)k * sizeof(of), sizeof(of));
+		most = of.lines > most ? of.lines : most;
+		if (!of.spoilt)
+			continue;
+		char why[SVC_TEXT_BYTES];
+		snprintf(why, sizeof(why),
+			 "rank %d has a failed operation in this epoch, or planned operations", k);
+		exchange_fail(x, NCCLSVC_DAEMON_LOST, why);
+	}
+	drop_chunk(s, x);
+	if (most < x->own.n || most > HISTORY_LINES_MAX)
+		exchange_fail(x, NCCLSVC_PROTOCOL, "the members' operation histories are invalid");
+	if (!x->result &&
+	    begin_gather(s, x, x->own.lines, x->own.n * sizeof(struct history_line),
+			 most * sizeof(struct history_line), deadline) &&
+	    s->away != AWAY_GONE)
+		exchange_fail(x, NCCLSVC_DAEMON_LOST,
+			      "the session has no memory to compare operations");
+}
+
+ncclsvc_result exchange_all(ncclsvc_session *s, struct exchange *x, size_t n, uint64_t deadline)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!add_submitted(x[i].comm, &x[i].own) || !add_splits(s, x[i].comm, &x[i].own) ||
+		    !add_pending(s, x[i].comm, &x[i].own))
+			exchange_fail(&x[i], NCCLSVC_NO_MEMORY, "out of memory");
+	for (size_t i = 0; i < n; i++)
+		if (!x[i].result)
+			begin_summary(s, &x[i], deadline);
+	for (size_t i = 0; i < n; i++)
+		finish_gather(s, &x[i], deadline);
+	for (size_t i = 0; i < n && s->away != AWAY_GONE && !s->lost; i++)
+		if (!x[i].result)
+			begin_lines(s, &x[i], deadline);
+	for (size_t i = 0; i < n; i++)
+		finish_gather(s, &x[i], deadline);
+	return s->away == AWAY_GONE || s->lost ? error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text)
+					       : NCCLSVC_OK;
+}
+
+uint64_t exchange_deadline(const ncclsvc_session *s)
+{
+	return deadline_in(s->reattach_ms) + (uint64_t)s->reattach_ms * 1000000;
+}
+
+void exchange_free(ncclsvc_session *s, struct exchange *x)
+{
+	drop_chunk(s, x);
+	free(x->own.lines);
+}
+
+static struct histories histories_of(const struct exchange *x)
+{
+	return (struct histories){.lines = (const struct history_line *)x->chunk->base,
+				  .nranks = (uint32_t)x->comm->nranks,
+				  .room = x->bytes / sizeof(struct history_line)};
+}
+
+/* ---- What becomes of the tasks ---- */
+
+/* False: out of memory. */
+static bool keep_damaged(ncclsvc_comm *comm, uint64_t number)
+{
+	uint64_t *grown = realloc(comm->damaged, (comm->ndamaged + 1) * sizeof(*grown));
+	if (!grown)
+		return false;
+	comm->damaged = grown;
+	comm->damaged[comm->ndamaged++] = number;
+	return true;
+}
+
+static void end_task(ncclsvc_session *s, ncclsvc_comm *comm, struct slot *slot,
+		     enum history_verdict verdict)
+{
+	if (verdict == HISTORY_DONE) {
+		slot->status = (ncclsvc_status){
+			.rank_a = -1, .rank_b = -1, .done_ns = now_ns(), .epoch = slot->epoch};
+		task_arrive(s, slot, "");
+		return;
+	}
+	const bool spoilt = !keep_damaged(comm, slot->order) || comm->spoilt;
+	task_arrive_failed(s, slot, NCCLSVC_DAEMON_LOST, DAMAGED);
+	comm->spoilt = spoilt; /* this failure alone does not spoil it: all members know of it */
+}
+
+void call_answer(struct call **at, int result)
+{
+	struct call *c = *at;
+	*at = c->next;
+	c->done = true;
+	c->result = result;
+}
+
+/* The killed daemon has answered a SPLIT on some ranks, and nobody knows the others' colours. */
+static void settle_split(ncclsvc_session *s, ncclsvc_comm *comm, const struct histories *all)
+{
+	struct call **at = waiting_split(s, comm);
+	if (!at || history_judge(all, (uint32_t)comm->rank, HISTORY_SPLITS, -1, comm->splits) !=
+			   HISTORY_DONE)
+		return;
+	comm->splits++;
+	snprintf((*at)->text, sizeof((*at)->text),
+		 "the daemon was killed after it had answered this split on some ranks only");
+	call_answer(at, NCCLSVC_DAEMON_LOST);
+}
+
+void exchange_settle(ncclsvc_session *s, struct exchange *x)
+{
+	const struct histories all = histories_of(x);
+	const uint32_t rank = (uint32_t)x->comm->rank;
+	if (!history_fits(&all, rank)) {
+		exchange_fail(x, NCCLSVC_PEER_GONE,
+			      "another process has taken the rank of a member");
+		return;
+	}
+	settle_split(s, x->comm, &all);
+	for (size_t i = 0; i < s->ncarried; i++) {
+		struct slot *slot = carried_slot(s, &s->carried[i]);
+		if (!slot || slot->comm_key != x->comm->key)
+			continue;
+		const enum history_verdict verdict =
+			history_judge(&all, rank, order_of(slot), slot->to, slot->order);
+		if (verdict != HISTORY_REPEAT)
+			end_task(s, x->comm, slot, verdict);
+	}
+}
+
+void comm_leave_behind(ncclsvc_session *s, ncclsvc_comm *comm, ncclsvc_result result)
+{
+	if (comm->handle)
+		call_forget(s, SVC_LEAVE, &(struct svc_leave){.comm = comm->handle});
+	comm->handle = 0;
+	if (comm->broken)
+		return;
+	comm->broken = result;
+	comm->broken_ns = now_ns();
+	comm->broken_reported = comm->end_reported = false;
+	comm->end = (ncclsvc_status){.result = result, .rank_a = -1, .rank_b = -1};
+}
+
+ncclsvc_result comm_compare(ncclsvc_comm *comm)
+{
+	ncclsvc_session *s = comm->session;
+	struct exchange x = {.comm = comm};
+	ncclsvc_result r = NCCLSVC_OK;
+	session_lock(s);
+	const uint32_t resumptions = s->resumptions;
+	if (comm->resuming && !comm->broken) {
+		r = exchange_all(s, &x, 1, exchange_deadline(s));
+		if (!s->lost && (s->away || resumptions != s->resumptions)) {
+			x.result = r = session_back(s);
+			comm->why[0] = '\0';
+		} else if (!r && !x.result)
+			exchange_settle(s, &x);
+		if (!r && x.result) {
+			comm_leave_behind(s, comm, x.result);
+			r = comm_end(comm);
+		}
+		exchange_free(s, &x);
+	}
+	comm->resuming = false;
+	session_unlock(s);
+	return r;
+}

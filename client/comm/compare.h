@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * After a restart of the daemon, the members of a communicator compare what each has submitted and
+ * seen end (history.h), in two AllGathers. Unfinished tasks are then done, failed, or to be
+ * submitted again (resume.c). */
+#ifndef CLIENT_COMM_COMPARE_H
+#define CLIENT_COMM_COMPARE_H
+
+#include "core/call.h"
+#include "core/task_slot.h"
+#include "history.h"
+
+/* A task that has not been submitted to the next daemon yet. */
+struct carried {
+	uint64_t task;
+	struct svc_record record;
+	uint32_t group; /* tasks of one task group have the same number */
+	bool damaged;	/* the daemon was overwriting its input */
+};
+
+/* The comparison of one communicator. */
+struct exchange {
+	ncclsvc_comm *comm;
+	struct history own;
+	struct chunk *chunk; /* every rank's part */
+	size_t bytes;	     /* of one rank's part */
+	struct call call;
+	bool begun;
+	ncclsvc_result result; /* the communicator is not continued */
+};
+
+/* The task's slot; NULL: the task has ended. */
+struct slot *carried_slot(const ncclsvc_session *s, const struct carried *c);
+/* The communicator is not continued, for the first reason given. */
+void exchange_fail(struct exchange *x, ncclsvc_result result, const char *why);
+/* Compares the histories of n communicators with their other members: for all at once, since the
+ * members may have joined them in different orders. DAEMON_LOST: the daemon has ended again.
+ * Locked; yields. */
+ncclsvc_result exchange_all(ncclsvc_session *s, struct exchange *x, size_t n, uint64_t deadline);
+/* A member may have waited until then for the members of another communicator. */
+uint64_t exchange_deadline(const ncclsvc_session *s);
+/* Ends the communicator's tasks that are not to be submitted again. Locked. */
+void exchange_settle(ncclsvc_session *s, struct exchange *x);
+void exchange_free(ncclsvc_session *s, struct exchange *x);
+/* The communicator is not continued. It can be rejoined, unless it is a split. Locked. */
+void comm_leave_behind(ncclsvc_session *s, ncclsvc_comm *comm, ncclsvc_result result);
+/* Ends the call that *at links. Locked. */
+void call_answer(struct call **at, int result);
+/* After a JOIN: if the epoch continues one of the previous daemon, compares with the other members
+ * what they have done. Not locked. */
+ncclsvc_result comm_compare(ncclsvc_comm *comm);
+
+#endif
