@@ -444,6 +444,15 @@ static int doctor(const struct ctl_args *args)
 	return finish(&out, EXIT_GOOD) == EXIT_GOOD ? code : EXIT_ERROR;
 }
 
+/* Also says who may do that. */
+static enum ctl_exit complain_of_rights(struct program *p, ncclsvc_result result)
+{
+	const enum ctl_exit code = complain(p, result);
+	if (result == NCCLSVC_PERMISSION)
+		tell_admin(p);
+	return code;
+}
+
 static enum ctl_exit cancel(struct program *p)
 {
 	char time[40];
@@ -461,12 +470,8 @@ static enum ctl_exit cancel(struct program *p)
 	else
 		result = ncclsvc_cancel_session(p->session, (uint32_t)p->args.id, &cancelled);
 	deadline_stop();
-	if (result != NCCLSVC_OK) {
-		code = complain(p, result);
-		if (result == NCCLSVC_PERMISSION)
-			tell_admin(p);
-		return code;
-	}
+	if (result != NCCLSVC_OK)
+		return complain_of_rights(p, result);
 	now(time, sizeof(time));
 	struct view v = {.args = &p->args, .out = &out, .time = time};
 	view_cancelled(&v, cancelled);
@@ -525,12 +530,8 @@ static enum ctl_exit drain(struct program *p)
 	deadline_stop();
 	if (result == NCCLSVC_OK)
 		result = wait_for_jobs(p, &s);
-	if (result != NCCLSVC_OK) {
-		code = complain(p, result);
-		if (result == NCCLSVC_PERMISSION)
-			tell_admin(p);
-		return code;
-	}
+	if (result != NCCLSVC_OK)
+		return complain_of_rights(p, result);
 	now(time, sizeof(time));
 	struct view v = {
 		.args = &p->args, .s = &s, .out = &out, .time = time, .colour = screen_colour()};

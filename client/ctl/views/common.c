@@ -123,13 +123,18 @@ const char *view_job(const ncclsvc_session_info *session)
 	return session->job[0] ? session->job : session->cgroup;
 }
 
-void view_job_cell(struct table *t, const char job[NCCLSVC_JOB_BYTES])
+void view_name_cell(struct table *t, const char *name, size_t size)
 {
-	if (job[0])
-		text_name(table_cell(t), job, NCCLSVC_JOB_BYTES);
+	if (name[0])
+		text_name(table_cell(t), name, size);
 	else
 		text_char(table_cell(t), '-');
 	table_end(t, TABLE_PLAIN);
+}
+
+void view_job_cell(struct table *t, const char job[NCCLSVC_JOB_BYTES])
+{
+	view_name_cell(t, job, NCCLSVC_JOB_BYTES);
 }
 
 void view_version(const struct view *v, const char *version)

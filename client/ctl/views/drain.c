@@ -43,11 +43,7 @@ static void row(const struct snapshot *s, struct table *t, const ncclsvc_session
 	table_u64(t, x->session);
 	table_i64(t, x->pid);
 	view_job_cell(t, x->tenant);
-	if (x->name[0])
-		text_name(table_cell(t), x->name, sizeof(x->name));
-	else
-		text_char(table_cell(t), '-');
-	table_end(t, TABLE_PLAIN);
+	view_name_cell(t, x->name, sizeof(x->name));
 	view_job_cell(t, view_job(x));
 	units_age(table_cell(t), x->age_ns);
 	table_end(t, TABLE_PLAIN);

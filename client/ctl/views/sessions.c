@@ -16,11 +16,7 @@ static void row(struct table *t, const ncclsvc_session_info *x)
 	table_i64(t, x->pid);
 	table_u64(t, x->uid);
 	view_job_cell(t, x->tenant);
-	if (x->name[0])
-		text_name(table_cell(t), x->name, sizeof(x->name));
-	else
-		text_char(table_cell(t), '-');
-	table_end(t, TABLE_PLAIN);
+	view_name_cell(t, x->name, sizeof(x->name));
 	view_job_cell(t, view_job(x));
 	units_age(table_cell(t), x->age_ns);
 	table_end(t, TABLE_PLAIN);

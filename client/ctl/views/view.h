@@ -101,6 +101,7 @@ bool view_job_wanted(const struct ctl_args *args, const char *job);
 /* A session's job as it says, else its control group. */
 const char *view_job(const ncclsvc_session_info *session);
 /* "-" if it is empty. */
+void view_name_cell(struct table *t, const char *name, size_t size);
 void view_job_cell(struct table *t, const char job[NCCLSVC_JOB_BYTES]);
 
 #endif
