@@ -3,6 +3,7 @@
 #include "node_stand_ins.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,6 +109,19 @@ static bool workers_hold(const struct daemon *d, char *text, size_t size)
 	}
 	ncclsvc_list_free(list);
 	return some;
+}
+
+void rank_threads(const struct client *c, void *(*main)(void *rank))
+{
+	struct client ranks[2] = {*c, *c};
+	pthread_t threads[2];
+	for (int i = 0; i < 2; i++) {
+		ranks[i].rank = i;
+		ranks[i].nranks = 2;
+		CHECK_EQ(pthread_create(&threads[i], NULL, main, &ranks[i]), 0);
+	}
+	for (int i = 0; i < 2; i++)
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
 }
 
 void workers_finish(const struct daemon *d)

@@ -35,6 +35,8 @@ void gpu_daemon_start(struct daemon *d);
 void gpu_daemon_stop(struct daemon *d);
 /* Starts a daemon, runs n ranks to their end, and stops the daemon. */
 void ranks_run(int n, client_main *main, void *arg);
+/* Runs two ranks as threads of this process. */
+void rank_threads(const struct client *c, void *(*main)(void *rank));
 /* Waits for the ranks until the test's time is up. */
 void ranks_end(struct client *clients, int n);
 

@@ -15,7 +15,7 @@
 #define BYTES	(BIG * sizeof(uint32_t))
 #define ENDS_MS 15000
 
-/* What a worker's context takes on a GPU at least; 530 to 600 MiB were measured. */
+/* A worker's context takes at least this much of a GPU; 530 to 600 MiB were measured. */
 #define CONTEXT_BYTES (200 * MIB)
 
 static void idle_daemon_start(struct daemon *d, const char *worker_idle, const char *release)
@@ -113,6 +113,19 @@ static void sum_big(struct rank *r, CUdeviceptr p)
 		       (unsigned long long)(now_ns() - begin) / 1000000);
 	CHECK(device_info(r->session, r->gpu).pid);
 	CHECK(device_info(r->session, r->gpu).nccl_comms);
+}
+
+/* Joins, and waits until the GPU's worker has ended. Returns memory of BYTES bytes. */
+static CUdeviceptr open_idle(struct rank *r, struct client *c)
+{
+	CUdeviceptr p;
+	rank_open(r, c);
+	need_kernels(r);
+	CHECK_CU(cu.cuMemAlloc(&p, BYTES));
+	meet(r, p);
+	worker_ends(r);
+	meet(r, p);
+	return p;
 }
 
 /* ---- A job in kernels needs no worker ---- */
@@ -271,13 +284,7 @@ static void test_memory(void)
 static void graph_rank(struct client *c)
 {
 	struct rank r;
-	CUdeviceptr p;
-	rank_open(&r, c);
-	need_kernels(&r);
-	CHECK_CU(cu.cuMemAlloc(&p, BYTES));
-	meet(&r, p);
-	worker_ends(&r);
-	meet(&r, p);
+	const CUdeviceptr p = open_idle(&r, c);
 	stage("capturing");
 	graph_begin(r.stream);
 	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), BIG, NCCLSVC_UINT32, NCCLSVC_SUM, r.comm, NULL));
@@ -308,13 +315,7 @@ static void survivor_rank(struct client *c)
 {
 	struct rank r;
 	ncclsvc_task task;
-	CUdeviceptr p;
-	rank_open(&r, c);
-	need_kernels(&r);
-	CHECK_CU(cu.cuMemAlloc(&p, BYTES));
-	meet(&r, p);
-	worker_ends(&r);
-	meet(&r, p);
+	const CUdeviceptr p = open_idle(&r, c);
 	say(c, WAITS);
 	CHECK_EQ(hear(c), GO);
 	task = kernels_sum(&r, p, BIG);
@@ -359,13 +360,7 @@ static void fault(const char *name, bool on)
 static void faulty_rank(struct client *c)
 {
 	struct rank r;
-	CUdeviceptr p;
-	rank_open(&r, c);
-	need_kernels(&r);
-	CHECK_CU(cu.cuMemAlloc(&p, BYTES));
-	meet(&r, p);
-	worker_ends(&r);
-	meet(&r, p);
+	const CUdeviceptr p = open_idle(&r, c);
 	say(c, WAITS);
 	CHECK_EQ(hear(c), GO);
 	stage("no worker starts");

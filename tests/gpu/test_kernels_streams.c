@@ -208,15 +208,7 @@ static void *thread_rank(void *arg)
 
 static void threads_rank(struct client *c)
 {
-	struct client ranks[2] = {*c, *c};
-	pthread_t threads[2];
-	for (int i = 0; i < 2; i++) {
-		ranks[i].rank = i;
-		ranks[i].nranks = 2;
-		CHECK_EQ(pthread_create(&threads[i], NULL, thread_rank, &ranks[i]), 0);
-	}
-	for (int i = 0; i < 2; i++)
-		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+	rank_threads(c, thread_rank);
 }
 
 static void test_threads(void)

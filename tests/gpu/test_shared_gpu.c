@@ -486,15 +486,7 @@ static void *thread_main(void *arg)
 
 static void threads_rank(struct client *c)
 {
-	struct client ranks[2] = {*c, *c};
-	pthread_t threads[2];
-	for (int i = 0; i < 2; i++) {
-		ranks[i].rank = i;
-		ranks[i].nranks = 2;
-		CHECK_EQ(pthread_create(&threads[i], NULL, thread_main, &ranks[i]), 0);
-	}
-	for (int i = 0; i < 2; i++)
-		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+	rank_threads(c, thread_main);
 }
 
 static void test_threads(void)

@@ -529,7 +529,7 @@ static void hostile_resumptions_are_refused(void **state)
 	refused(&r,
 		(struct svc_resume){.kind = SVC_RESUME_COMM, .number = 1, .lineage = UINT32_MAX});
 	accepted(&r, (struct svc_resume){.kind = SVC_RESUME_SESSION});
-	/* What RESUME says ends with a request that is refused. */
+	/* RESUME applies to the next request only, even if that is refused. */
 	struct svc_region_add empty = {.kind = SVC_REGION_MEMFD};
 	accepted(&r, (struct svc_resume){.kind = SVC_RESUME_REGION, .number = 9});
 	const int memfd = memfd_create("empty", MFD_CLOEXEC);
