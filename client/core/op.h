@@ -21,7 +21,7 @@ struct op_regions {
 	bool unshared;	     /* the buffers cannot be shared */
 };
 
-/* What runs the operation, and when, among those of its task group. */
+/* The operation's route: kernel, ring or capture, and its place among those of its task group. */
 struct op_route {
 	uint8_t kernel; /* enum kernel; KERNEL_NONE: it goes to the daemon */
 	bool captured;	/* its stream is being captured into a graph */
@@ -34,7 +34,7 @@ struct op_route {
 	struct CUctx_st *push; /* context to make current for its stream, or NULL */
 };
 
-/* What launching its kernel needs. */
+/* Arguments of the launch of its kernel. */
 struct op_launch {
 	uint32_t joined; /* number of earlier operations in the same kernel */
 	uint8_t blocks;

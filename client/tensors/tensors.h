@@ -146,7 +146,7 @@ ncclsvc_result buffers_free(ncclsvc_tensors *lists); /* all of them, which are i
 
 /* ---- copy.c: host memory at once, GPU memory on the request's stream ---- */
 
-/* What is copied between a tensor and the buffer. */
+/* A piece of a tensor that is copied to or from the buffer. */
 struct piece {
 	char *at;	 /* in the tensor */
 	uint64_t offset; /* in the buffer */

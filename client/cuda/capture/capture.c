@@ -47,8 +47,8 @@ static void release(struct capture *c)
 	free(c);
 }
 
-/* Those whose operations are still queued on a stream, or whose graphs may still be launched. They
- * belong to all sessions, including closed ones. */
+/* Captures without references whose operations are still queued on a stream, or whose graphs may
+ * still be launched. They belong to all sessions, including closed ones. */
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *kept;
 

@@ -80,7 +80,7 @@ ncclsvc_result capture_new(ncclsvc_session *s, int device, struct capture **capt
 ncclsvc_result capture_open(ncclsvc_session *s, ncclsvc_comm *comm);
 /* Whether nothing of it runs on streams; asks the GPU if nothing else reports the end. */
 bool capture_is_quiet(struct capture *c);
-/* Frees those without references of which nothing runs any more, or can be launched. */
+/* Frees all captures without references that are quiet, and whose graphs are gone. */
 void captures_sweep(void);
 /* Whether any of those without references uses the session's kernels. */
 bool captures_use(const struct gpu *g);
