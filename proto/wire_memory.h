@@ -180,9 +180,9 @@ enum svc_resume_kind {
 	SVC_RESUME_REGION = 2, /* the next REGION_ADD gets this number */
 	SVC_RESUME_COMM = 3,   /* the next JOIN continues an epoch of this lineage, and gets this
 				  handle */
+	SVC_RESUME_JOIN = 4,   /* the previous daemon has not answered the next JOIN */
 	SVC_RESUME_LEFT = 5,   /* the next JOIN takes no rank, and fails: the session had left this
 				  lineage, so nobody can continue it */
-	SVC_RESUME_JOIN = 4,   /* the previous daemon has not answered the next JOIN */
 };
 
 struct svc_resume {

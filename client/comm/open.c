@@ -64,10 +64,10 @@ static ncclsvc_result take_options(const ncclsvc_options *options,
 	if (!admit_of(o.admit, admit))
 		return error_argument("%s is not valid: use tenant, user or any",
 				      o.admit ? "options.admit" : "NCCLSVC_ADMIT");
-	if (o.reattach_ms > REATTACH_MS_MAX)
-		return error_argument("reattach_ms is %d, the limit is %d", o.reattach_ms,
+	if (!reattach_ms_of(o.reattach_ms, reattach_ms))
+		return error_argument("%s is not valid: the limit is %d ms",
+				      o.reattach_ms ? "options.reattach_ms" : "NCCLSVC_REATTACH_MS",
 				      REATTACH_MS_MAX);
-	*reattach_ms = o.reattach_ms;
 	*timeout_ms = o.timeout_ms ? o.timeout_ms : OPEN_TIMEOUT_MS;
 	return choose_path(o.socket, &connection->address);
 }

@@ -511,12 +511,14 @@ static void *watcher(void *arg)
 	return NULL;
 }
 
-/* For sessions without the option. */
-static int default_ms(void)
+bool reattach_ms_of(int option, int *ms)
 {
-	const char *text = getenv("NCCLSVC_REATTACH_MS");
-	const long ms = text ? strtol(text, NULL, 10) : 0;
-	return ms > 0 && ms <= REATTACH_MS_MAX ? (int)ms : 0;
+	const char *text = option ? NULL : getenv("NCCLSVC_REATTACH_MS");
+	char *end = NULL;
+	const long from_text = text ? strtol(text, &end, 10) : 0;
+	*ms = option ? option : (int)from_text;
+	return option <= REATTACH_MS_MAX &&
+	       (!text || (!*end && from_text >= 0 && from_text <= REATTACH_MS_MAX));
 }
 
 static bool start_watcher(ncclsvc_session *s)
@@ -535,13 +537,10 @@ static bool start_watcher(ncclsvc_session *s)
 
 void resume_open(ncclsvc_session *s)
 {
-	if (!s->reattach_ms)
-		s->reattach_ms = default_ms();
 	if (s->reattach_ms <= 0 || !s->connection->ring)
 		return;
 	session_lock(s);
-	s->survives = true;
-	s->watching = start_watcher(s);
+	s->survives = s->watching = start_watcher(s);
 	if (s->watching)
 		say(s, SVC_RESUME_SESSION, 0, 0);
 	session_unlock(s);

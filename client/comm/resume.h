@@ -7,6 +7,9 @@
 
 #define REATTACH_MS_MAX 3600000
 
+/* The option's value, or if that is 0, that of $NCCLSVC_REATTACH_MS. False: it is not valid. */
+bool reattach_ms_of(int option, int *ms);
+
 /* Starts the thread that waits for the daemon's end, if the options say so. Not locked. */
 void resume_open(ncclsvc_session *s);
 /* Ends it. Not locked. */

@@ -7,6 +7,7 @@
 #include "core/session_handle.h"
 
 #include <dirent.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -78,6 +79,17 @@ static void bad_options_are_refused(void **state)
 	o = (ncclsvc_options){.size = sizeof(o), .socket = longer};
 	assert_int_equal(ncclsvc_open(&o, &s), NCCLSVC_INVALID_ARGUMENT);
 	says("longer than 107");
+	o = (ncclsvc_options){.size = sizeof(o), .socket = peer.path, .reattach_ms = 3600001};
+	assert_int_equal(ncclsvc_open(&o, &s), NCCLSVC_INVALID_ARGUMENT);
+	says("options.reattach_ms is not valid");
+	o.reattach_ms = 0;
+	static const char *const bad[] = {"soon", "10s", "-1", "3600001"};
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		setenv("NCCLSVC_REATTACH_MS", bad[i], 1);
+		assert_int_equal(ncclsvc_open(&o, &s), NCCLSVC_INVALID_ARGUMENT);
+		says("NCCLSVC_REATTACH_MS is not valid");
+	}
+	unsetenv("NCCLSVC_REATTACH_MS");
 	o.socket = "/nonexistent/socket";
 	assert_int_equal(ncclsvc_open(&o, &s), NCCLSVC_DAEMON_LOST);
 	says("/nonexistent/socket");
