@@ -56,6 +56,8 @@ static void pending_tasks_are_shown_by_kind(void **state)
 	submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
 	comes(0, place + PENDING_COLLECTIVE_LAUNCHED, NCCLSVC_ALL_REDUCE);
 	goes(0, place + PENDING_COLLECTIVE_WAITS);
+	launched(0, 2);
+	launched(1, 2);
 	run_all(0);
 	run_all(1);
 	goes(0, place + PENDING_COLLECTIVE_LAUNCHED);
