@@ -144,6 +144,41 @@ void await_sent(enum internode_kind kind, unsigned n)
 		assert_true(now_ns() < until);
 }
 
+/* Is there a message that a node can receive? */
+static bool on_its_way(void)
+{
+	bool any = false;
+	pthread_mutex_lock(&lock);
+	for (int from = 0; from < NODES; from++)
+		for (int to = 0; to < NODES; to++)
+			any |= channels[from][to].messages && !channels[from][to].held;
+	pthread_mutex_unlock(&lock);
+	return any;
+}
+
+static unsigned sent_in_all(void)
+{
+	unsigned n = 0;
+	for (int kind = 0; kind < INTERNODE_END; kind++)
+		n += sent_of((enum internode_kind)kind);
+	return n;
+}
+
+void quiet_nodes(void)
+{
+	const uint64_t until = now_ns() + WAIT_NS;
+	unsigned before;
+	quiet();
+	do {
+		before = sent_in_all();
+		for (; on_its_way(); pause_ns(100000))
+			assert_true(now_ns() < until);
+		for (uint32_t n = 0; n < NODES; n++)
+			settle(schedulers[n]);
+		assert_true(now_ns() < until);
+	} while (sent_in_all() != before || on_its_way());
+}
+
 /* ---- Nodes ---- */
 
 struct scheduler *schedulers[NODES];
@@ -221,6 +256,7 @@ int nodes_begin(enum transport_kind transport, uint32_t n, const uint32_t *nodes
 	memcpy(node_of, nodes, n * sizeof(*nodes));
 	memset(channels, 0, sizeof(channels));
 	memset(sent, 0, sizeof(sent));
+	begin_afresh();
 	for (uint32_t i = 0; i < NODES; i++)
 		begin_node(i);
 	for (uint32_t k = 0; k < n; k++)
@@ -310,7 +346,7 @@ void await_over(uint32_t rank, uint64_t n)
 	for (uint64_t until = now_ns() + WAIT_NS; !over(rank, n); pause_ns(100000)) {
 		assert_true(now_ns() < until);
 		for (uint32_t i = 0; i < NODES; i++)
-			run_all(i);
+			run_to(i, head(i));
 	}
 }
 

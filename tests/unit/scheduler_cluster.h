@@ -26,6 +26,9 @@ void hold_from(int from, int to, enum internode_kind kind);
 unsigned sent_of(enum internode_kind kind);
 void await_sent(enum internode_kind kind, unsigned n);
 
+/* Waits until all nodes have received what is not held back, and have settled. */
+void quiet_nodes(void);
+
 /* ---- Nodes ---- */
 
 /* Creates a communicator of n ranks on these nodes: TRANSPORT_INTERNODE or TRANSPORT_NCCL. */

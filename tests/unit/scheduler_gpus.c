@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,11 +30,41 @@ struct member_progress progress_pages[COMMS][SESSIONS];
 
 /* ---- Time ---- */
 
+static atomic_long ahead;	    /* seconds by which the scheduler's clock is ahead */
+static _Atomic uint64_t stopped_ns; /* where it stands still; 0: it does not */
+
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+	const long r = syscall(SYS_clock_gettime, clock, t);
+	if (clock != CLOCK_MONOTONIC)
+		return (int)r;
+	const uint64_t at = atomic_load(&stopped_ns);
+	if (at)
+		*t = (struct timespec){(time_t)(at / 1000000000), (long)(at % 1000000000)};
+	t->tv_sec += atomic_load(&ahead);
+	return (int)r;
+}
+
 uint64_t now_ns(void)
 {
 	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+void stop_clock(void)
+{
+	atomic_store(&stopped_ns, now_ns());
+}
+
+void start_clock(void)
+{
+	atomic_store(&stopped_ns, 0);
+}
+
+void advance_clock(long seconds)
+{
+	atomic_fetch_add(&ahead, seconds);
 }
 
 void pause_ns(long ns)
@@ -51,6 +82,55 @@ static void notify(void *arg)
 void command(struct command c)
 {
 	scheduler_command(scheduler, &c);
+}
+
+/* Events that settle has read */
+static struct {
+	struct scheduler *of;
+	struct event event;
+} kept[64];
+static unsigned nkept;
+
+void begin_afresh(void)
+{
+	nkept = 0;
+	atomic_store(&ahead, 0);
+	start_clock();
+}
+
+bool next_event_of(struct scheduler *sched, struct event *event)
+{
+	for (unsigned i = 0; i < nkept; i++) {
+		if (kept[i].of != sched)
+			continue;
+		*event = kept[i].event;
+		memmove(&kept[i], &kept[i + 1], (--nkept - i) * sizeof(kept[0]));
+		return true;
+	}
+	return scheduler_next_event(sched, event);
+}
+
+static void ping(struct scheduler *sched)
+{
+	struct event ev;
+	scheduler_command(sched, &(struct command){.kind = COMMAND_PING});
+	for (uint64_t until = now_ns() + WAIT_NS;; pause_ns(100000)) {
+		assert_true(now_ns() < until);
+		if (!scheduler_next_event(sched, &ev))
+			continue;
+		if (ev.kind == EVENT_PONG)
+			return;
+		assert_true(nkept < sizeof(kept) / sizeof(kept[0]));
+		kept[nkept].of = sched;
+		kept[nkept++].event = ev;
+	}
+}
+
+/* The first answer may come in the round that had already looked at something before it changed. */
+void settle(struct scheduler *sched)
+{
+	ping(sched);
+	ping(sched);
 }
 
 void add_device(uint32_t i)
@@ -138,6 +218,7 @@ int setup(void **state)
 					  .nodes = scheduler_nodes,
 					  .transports = transports};
 	(void)state;
+	begin_afresh();
 	scheduler = scheduler_create(&config, notify, NULL);
 	assert_non_null(scheduler);
 	for (uint32_t i = 0; i < DEVICES; i++)
@@ -292,6 +373,8 @@ const struct launch *launch(uint32_t device, uint64_t i)
 void run_to(uint32_t device, uint64_t n)
 {
 	struct worker_queue *q = gpus[device].queue;
+	for (uint64_t until = now_ns() + WAIT_NS; head(device) < n; pause_ns(100000))
+		assert_true(now_ns() < until);
 	for (uint64_t i = gpus[device].seen; i < n; i++) {
 		const struct launch *l = launch(device, i);
 		if (l->timeline)
@@ -302,11 +385,6 @@ void run_to(uint32_t device, uint64_t n)
 	atomic_store(&q->tail, gpus[device].seen);
 }
 
-void run_all(uint32_t device)
-{
-	run_to(device, head(device));
-}
-
 void quiet(void)
 {
 	const uint64_t until = now_ns() + WAIT_NS;
@@ -314,7 +392,9 @@ void quiet(void)
 		for (; atomic_load(&trainers[i].counts.submitted) < trainers[i].submitted;
 		     pause_ns(100000))
 			assert_true(now_ns() < until);
+	settle(scheduler);
 	pause_ns(QUIET_NS);
+	settle(scheduler);
 }
 
 void nothing_comes(void)

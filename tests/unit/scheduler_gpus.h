@@ -61,7 +61,18 @@ extern struct member_progress progress_pages[COMMS][SESSIONS];
 
 uint64_t now_ns(void);
 void pause_ns(long ns);
+/* The scheduler's clock. No deadline of the scheduler passes while it
+ * stands still; now_ns continues. */
+void stop_clock(void);
+void start_clock(void);
+void advance_clock(long seconds);
 void command(struct command c);
+/* Before a test: the clock runs, and there are no events of earlier schedulers. */
+void begin_afresh(void);
+/* Takes the next event, like scheduler_next_event; settle keeps events for it. */
+bool next_event_of(struct scheduler *sched, struct event *event);
+/* Waits until the scheduler has run all earlier commands, and then has looked at everything. */
+void settle(struct scheduler *sched);
 void add_device(uint32_t i);
 /* Adds a session with memory on each of its devices. Regions: REGION + device. */
 void add_trainer(uint32_t i);
@@ -89,10 +100,11 @@ uint64_t head(uint32_t device);
 /* Waits until the device's queue has had n launches in total. */
 void launched(uint32_t device, uint64_t n);
 const struct launch *launch(uint32_t device, uint64_t i);
-/* The worker takes the first n launches in total, or all, and its GPU finishes them. */
+/* Waits until the device's queue has had at least n launches in total. The worker takes the first
+ * n, and its GPU finishes them. */
 void run_to(uint32_t device, uint64_t n);
-void run_all(uint32_t device);
-/* Waits until the scheduler has taken what was submitted, and has had some time since. */
+/* Waits until the scheduler has taken what was submitted and has settled. Shorter deadlines than
+ * QUIET_NS have passed. */
 void quiet(void);
 void nothing_comes(void);
 

@@ -40,6 +40,22 @@ static void comes_back(uint32_t trainer)
 	atomic_store(&line(trainer, LINE)->done, 0);
 }
 
+/* Waits until the timeline says that it runs nothing more. */
+static void dies(uint32_t trainer)
+{
+	for (uint64_t until = now_ns() + WAIT_NS;
+	     atomic_load(&line(trainer, LINE)->done) < SVC_CAPTURED_GROUP_DEAD; pause_ns(100000))
+		assert_true(now_ns() < until);
+}
+
+/* Waits until the client may reuse the timeline. */
+static void is_let_go(uint32_t trainer)
+{
+	for (uint64_t until = now_ns() + WAIT_NS;
+	     atomic_load(&line(trainer, LINE)->captured_groups); pause_ns(100000))
+		assert_true(now_ns() < until);
+}
+
 /* Communicator 0 between trainers 0 and 1, and 1 between 2 and 3. */
 static void start_two(void)
 {
@@ -53,7 +69,7 @@ static struct event next_event(enum event_kind kind)
 {
 	struct event ev;
 	for (uint64_t until = now_ns() + WAIT_NS;
-	     !scheduler_next_event(scheduler, &ev) || ev.kind != kind;)
+	     !next_event_of(scheduler, &ev) || ev.kind != kind;)
 		assert_true(now_ns() < until);
 	return ev;
 }
@@ -64,10 +80,8 @@ static void others_go_on(void)
 	const uint64_t before = head(2);
 	const uint64_t a = submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
 	const uint64_t b = submit_one(3, record(1, NCCLSVC_ALL_REDUCE, 3));
-	launched(2, before + 1);
-	launched(3, before + 1);
-	run_all(2);
-	run_all(3);
+	run_to(2, before + 1);
+	run_to(3, before + 1);
 	ends(2, a, 0);
 	ends(3, b, 0);
 }
@@ -87,8 +101,8 @@ static void a_kept_group_runs_whenever_its_number_arrives(void **state)
 		launched(0, round);
 		launched(1, round);
 		assert_int_equal(launch(0, round - 1)->flags, LAUNCH_CAPTURED);
-		run_all(0);
-		run_all(1);
+		run_to(0, round);
+		run_to(1, round);
 		comes_back(0);
 		comes_back(1);
 		assert_int_equal(atomic_load(&line(0, LINE)->ready), 0);
@@ -115,8 +129,8 @@ static void the_next_operation_is_launched_early(void **state)
 	arrive(0, 2);
 	arrive(1, 2);
 	nothing_comes(); /* it is there already */
-	run_all(0);
-	run_all(1);
+	run_to(0, 2);
+	run_to(1, 2);
 	comes_back(0);
 	comes_back(1);
 }
@@ -127,7 +141,7 @@ static unsigned events_of(enum event_kind kind)
 	struct event ev;
 	unsigned n = 0;
 	quiet();
-	while (scheduler_next_event(scheduler, &ev))
+	while (next_event_of(scheduler, &ev))
 		n += ev.kind == kind;
 	return n;
 }
@@ -148,8 +162,8 @@ static void a_graph_is_gone_early(void **state)
 		run_to(i, 1);
 		comes_back(i);
 	}
-	run_all(0);
-	run_all(1);
+	run_to(0, 2);
+	run_to(1, 2);
 	for (uint32_t i = 0; i < 2; i++) {
 		comes_back(i);
 		for (uint64_t n = 1; n <= 2; n++)
@@ -169,10 +183,8 @@ static void an_eager_task_runs_once(void **state)
 	nothing_comes();
 	arrive(0, 5);
 	arrive(1, 5);
-	launched(0, 1);
-	launched(1, 1);
-	run_all(0);
-	run_all(1);
+	run_to(0, 1);
+	run_to(1, 1);
 	ends(0, a, 0);
 	ends(1, b, 0);
 	comes_back(0);
@@ -223,12 +235,12 @@ static void a_number_has_one_group(void **state)
 	arrive(0, 7);
 	arrive(1, 7);
 	launched(0, 1);
-	run_all(0);
+	run_to(0, 1);
 	comes_back(0);
 	/* A stream may wait for a task in the ring, so its communicator and timeline must end. */
 	ends(0, submit_one(0, captured(0, 0, 7)), NCCLSVC_INVALID_ARGUMENT);
 	assert_int_equal(next_event(EVENT_CAPTURED_GROUP_FAILED).tasks.comm, 0);
-	run_all(1);
+	run_to(1, 1);
 	end_epoch(0, NCCLSVC_PROTOCOL, 0);
 	goes_on(0, LINE, SVC_CAPTURED_GROUP_DEAD);
 	others_go_on();
@@ -321,7 +333,7 @@ static void nothing_is_deleted_that_is_not_kept(void **state)
 	arrive(1, 7);
 	launched(0, 1);
 	assert_false(over(0, once));
-	run_all(0);
+	run_to(0, 1);
 	comes_back(0);
 	forget(0, 7);
 	arrive(0, 7);
@@ -356,13 +368,12 @@ static void a_member_leaves_as_its_operation_ends(void **state)
 	launched(1, 1);
 	command((struct command){.kind = COMMAND_MEMBER_LEFT, .left = {0, 0}});
 	quiet();
-	run_all(0);
-	run_all(1);
+	run_to(0, 1);
+	run_to(1, 1);
 	quiet();
 	/* The stream clears the low half. */
 	atomic_fetch_and(&line(0, LINE)->done, ~UINT64_C(0xffffffff));
-	quiet();
-	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_CAPTURED_GROUP_DEAD);
+	dies(0);
 }
 
 /* The epoch ends while the GPU runs one operation, and the next one is already launched. */
@@ -384,8 +395,8 @@ static void no_stream_goes_on_before_what_is_ahead_has_ended(void **state)
 	comes_back(0);
 	quiet();
 	assert_int_equal(atomic_load(&line(0, LINE)->done), 0);
-	run_all(0);
-	run_all(1);
+	run_to(0, 2);
+	run_to(1, 2);
 	goes_on(0, LINE, SVC_CAPTURED_GROUP_DEAD);
 	next_event(EVENT_EPOCH_GONE);
 }
@@ -407,11 +418,13 @@ static void a_timeline_is_let_go(void **state)
 	end_epoch(0, NCCLSVC_PEER_GONE, 1);
 	quiet();
 	assert_int_equal(atomic_load(captured_groups), 1);
-	run_all(0);
-	run_all(1);
-	quiet();
-	assert_int_equal(atomic_load(captured_groups), 0);
-	assert_true(atomic_load(&line(0, LINE)->done) >= SVC_CAPTURED_GROUP_DEAD);
+	run_to(0, 1);
+	run_to(1, 1);
+	next_event(EVENT_EPOCH_GONE);
+	for (uint32_t i = 0; i < 2; i++) {
+		dies(i);
+		is_let_go(i);
+	}
 	/* Late records make it owe completions again. */
 	ends(0, submit_one(0, captured(0, 0, 8)), NCCLSVC_PEER_GONE);
 	START(0, 2, LIST(0, 1), LIST(0, 1));
@@ -423,10 +436,8 @@ static void a_timeline_is_let_go(void **state)
 		keep(i, 0, 3);
 		arrive(i, 3);
 	}
-	launched(0, 2);
-	launched(1, 2);
-	run_all(0);
-	run_all(1);
+	run_to(0, 2);
+	run_to(1, 2);
 	comes_back(0);
 	comes_back(1);
 	assert_int_equal(atomic_load(captured_groups), 1);
@@ -452,10 +463,8 @@ static void another_rank_of_the_session_leaves(void **state)
 	for (int i = 1; i <= 2; i++) {
 		arrive(0, 7);
 		arrive(1, 7);
-		launched(1, (uint64_t)i);
-		launched(2, (uint64_t)i);
-		run_all(1);
-		run_all(2);
+		run_to(1, (uint64_t)i);
+		run_to(2, (uint64_t)i);
 		comes_back(0);
 		comes_back(1);
 		if (i == 1)

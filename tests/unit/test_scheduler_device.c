@@ -25,10 +25,10 @@ static void a_task_is_launched_when_all_have_met(void **state)
 	assert_int_equal(launch(0, 0)->value, 1);
 	assert_int_equal(launch(0, 0)->flags, 0);
 	assert_false(over(0, a));
-	run_all(0);
+	run_to(0, 1);
 	ends(0, a, 0);
 	assert_false(over(1, b));
-	run_all(1);
+	run_to(1, 1);
 	ends(1, b, 0);
 }
 
@@ -58,7 +58,7 @@ static void a_chain_of_groups_waits_for_its_last_link(void **state)
 	assert_int_equal(launch(1, 1)->flags, 0);
 	assert_int_equal(launch(2, 0)->flags, LAUNCH_MORE);
 	for (uint32_t i = 0; i < 4; i++)
-		run_all(i);
+		run_to(i, i == 1 || i == 2 ? 2 : 1);
 	ends(0, a, 0);
 	ends(1, b, 0);
 	ends(1, b + 1, 0);
@@ -85,7 +85,7 @@ static void a_group_is_one_group_on_each_of_its_devices(void **state)
 			assert_int_equal(launch(d, i)->flags, i < 3 ? LAUNCH_MORE : 0);
 			assert_int_equal(launch(d, i)->slot, i);
 		}
-		run_all(d);
+		run_to(d, 4);
 	}
 	for (unsigned i = 0; i < 8; i++)
 		ends(0, first + i, 0);
@@ -108,10 +108,8 @@ static void unmet_mates_do_not_hold_a_group_up_for_good(void **state)
 	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing_count, 1);
 	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing[0], 1);
 	goes_on(0, 2, 1);
-	launched(0, 1);
-	launched(1, 1);
-	run_all(0);
-	run_all(1);
+	run_to(0, 1);
+	run_to(1, 1);
 	ends(0, a, 0);
 	ends(1, b, 0);
 	/* A rank that comes too late gets the same result. */
@@ -137,10 +135,8 @@ static void other_half_goes_on(uint64_t a)
 {
 	assert_false(over(0, a + 1));
 	uint64_t c = submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
-	launched(0, 1);
-	launched(2, 1);
-	run_all(0);
-	run_all(2);
+	run_to(0, 1);
+	run_to(2, 1);
 	ends(0, a + 1, 0);
 	ends(2, c, 0);
 }
@@ -229,6 +225,7 @@ static void refuse_one(void)
 static void streams_wait_for_what_flies(void **state)
 {
 	(void)state;
+	stop_clock(); /* streams are released after a while */
 	uint64_t a = three_in_flight();
 	refuse_one();
 	/* The same for a task that ends with the epoch. */
@@ -238,7 +235,7 @@ static void streams_wait_for_what_flies(void **state)
 	ends(0, c, NCCLSVC_PEER_GONE);
 	quiet();
 	assert_int_equal(atomic_load(&line(0, 1)->done), 0);
-	run_all(0);
+	run_to(0, 3);
 	comes_to(0, 5);
 	assert_int_equal(atomic_load(&line(1, 1)->done), 0);
 	/* Trainer 1's tasks are aborted. */
@@ -247,7 +244,7 @@ static void streams_wait_for_what_flies(void **state)
 	uint64_t until = now_ns() + WAIT_NS;
 	do
 		assert_true(now_ns() < until);
-	while (!scheduler_next_event(scheduler, &ev) || ev.kind != EVENT_EPOCH_GONE);
+	while (!next_event_of(scheduler, &ev) || ev.kind != EVENT_EPOCH_GONE);
 	assert_int_equal(atomic_load(&line(1, 1)->done), 3);
 }
 
@@ -274,12 +271,12 @@ static void aborted_tasks_have_failed(void **state)
 		if (i % 2) /* the scheduler may be asleep or awake */
 			pause_ns((long)(i % 64) * 1000);
 		end_epoch(0, NCCLSVC_WORKER_LOST, 1);
-		run_all(0);
-		run_all(1);
+		run_to(0, i);
+		run_to(1, i);
 		ends(0, a, NCCLSVC_WORKER_LOST);
 		ends(1, b, NCCLSVC_WORKER_LOST);
 		for (uint64_t until = now_ns() + WAIT_NS;
-		     !scheduler_next_event(scheduler, &ev) || ev.kind != EVENT_EPOCH_GONE;)
+		     !next_event_of(scheduler, &ev) || ev.kind != EVENT_EPOCH_GONE;)
 			assert_true(now_ns() < until);
 	}
 }
@@ -290,12 +287,13 @@ static void streams_do_not_wait_for_ever(void **state)
 	(void)state;
 	uint64_t a = three_in_flight(), begin = now_ns();
 	refuse_one();
+	quiet(); /* it has read the clock since */
 	end_epoch(0, NCCLSVC_PEER_GONE, 1);
 	ends(0, a, NCCLSVC_PEER_GONE);
 	comes_to(0, 4);
 	comes_to(1, 3);
 	assert_true(now_ns() - begin > UINT64_C(900000000));
-	run_all(0);
+	run_to(0, 3);
 	comes_to(0, 4);
 }
 
@@ -343,13 +341,13 @@ static void workers_launch_in_one_order(void **state)
 		submit(t, group, n);
 		next[t][k] += n;
 		sent[t] += n;
-		run_all(0);
-		run_all(1);
+		run_to(0, head(0));
+		run_to(1, head(1));
 	}
 	for (uint64_t until = now_ns() + WAIT_NS; head(0) < 4 * ROUNDS || head(1) < 4 * ROUNDS;) {
 		assert_true(now_ns() < until);
-		run_all(0);
-		run_all(1);
+		run_to(0, head(0));
+		run_to(1, head(1));
 	}
 	for (uint64_t i = 0; i < 4 * ROUNDS; i++) {
 		assert_int_equal(launch(0, i)->slot, launch(1, i)->slot);
@@ -386,8 +384,8 @@ static void a_full_queue_holds_up_nobody_else(void **state)
 	atomic_store(&gpus[0].queue->tail, 0);
 	submit_one(3, record(1, NCCLSVC_ALL_REDUCE, 3));
 	launched(0, 2);
-	run_all(0);
-	run_all(1);
+	run_to(0, 2);
+	run_to(1, 2);
 	ends(0, a, 0);
 }
 
@@ -424,10 +422,8 @@ static void groups_that_can_never_be_launched_are_refused(void **state)
 	/* The next one works as usual. */
 	uint64_t a = submit_one(0, record(0, NCCLSVC_ALL_REDUCE, 0));
 	submit_one(3, record(0, NCCLSVC_ALL_REDUCE, 1));
-	launched(0, 1);
-	launched(1, 1);
-	run_all(0);
-	run_all(1);
+	run_to(0, 1);
+	run_to(1, 1);
 	ends(0, a, 0);
 }
 
@@ -449,13 +445,13 @@ static void a_dead_trainers_input_is_there(void **state)
 		assert_true(now_ns() < until);
 	assert_int_equal(atomic_load(&line(0, 1)->ready), 0);
 	ends(0, a, NCCLSVC_PEER_GONE);
-	run_all(0);
-	run_all(1);
+	run_to(0, 1);
+	run_to(1, 1);
 	struct event ev;
 	bool session = false, epoch = false;
 	for (uint64_t until = now_ns() + WAIT_NS; !session || !epoch;) {
 		assert_true(now_ns() < until);
-		if (!scheduler_next_event(scheduler, &ev))
+		if (!next_event_of(scheduler, &ev))
 			continue;
 		session = session || ev.kind == EVENT_SESSION_GONE;
 		epoch = epoch || ev.kind == EVENT_EPOCH_GONE;
@@ -545,9 +541,10 @@ static void a_reused_timeline_owes_no_completions(void **state)
 			submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
 		}
 		launched(0, round == 1 ? 5 : 6);
-		run_all(0);
-		run_all(1);
+		run_to(0, round == 1 ? 5 : 6);
+		run_to(1, round == 1 ? 5 : 6);
 		ends(0, last, 0);
+		quiet(); /* nothing writes to the timeline any more */
 		assert_int_equal(atomic_load(&line(0, 1)->done), n);
 		atomic_store(&line(0, 1)->done, 0);
 		trainers[0].values[1] = 0;

@@ -6,7 +6,7 @@
 
 static bool take_event(struct event *ev)
 {
-	while (scheduler_next_event(scheduler, ev))
+	while (next_event_of(scheduler, ev))
 		if (ev->kind == EVENT_NCCL_WANTED || ev->kind == EVENT_NCCL_TAKEN)
 			return true;
 	return false;
@@ -97,8 +97,8 @@ static void operations_wait(void **state)
 	assert_int_equal(launch(0, 0)->slot, SLOT);
 	assert_int_equal(launch(0, 0)->src, 0x50000000);
 	assert_int_equal(launch(1, 0)->src, 0x60000000);
-	run_all(0);
-	run_all(1);
+	run_to(0, 1);
+	run_to(1, 1);
 	ends(0, a, 0);
 	ends(1, b, 0);
 }
@@ -114,8 +114,8 @@ static void what_is_used_is_not_taken(void **state)
 	launched(0, 2);
 	quiet();
 	assert_false(taken());
-	run_all(0);
-	run_all(1);
+	run_to(0, 2);
+	run_to(1, 2);
 	ends(0, a, 0);
 	ends(1, b, 0);
 	quiet();
@@ -129,8 +129,8 @@ static void what_is_used_is_not_taken(void **state)
 	launched(1, 3);
 	assert_int_equal(launch(0, 2)->slot, SLOT + 1);
 	give(SLOT); /* it has one */
-	run_all(0);
-	run_all(1);
+	run_to(0, 3);
+	run_to(1, 3);
 	ends(0, c, 0);
 	ends(1, d, 0);
 }
@@ -197,7 +197,7 @@ static void delete_region(uint32_t trainer, uint32_t device, enum event_kind ans
 	command((struct command){.kind = COMMAND_REGION_DEL,
 				 .session = trainer,
 				 .region = {.region = REGION + device}});
-	while (!scheduler_next_event(scheduler, &ev) ||
+	while (!next_event_of(scheduler, &ev) ||
 	       (ev.kind != EVENT_REGION_GONE && ev.kind != EVENT_REGION_BUSY))
 		assert_true(now_ns() < end);
 	assert_int_equal(ev.kind, answer);
@@ -221,8 +221,8 @@ static void imports_bring_no_region_back(void **state)
 	launched(1, 1);
 	assert_int_equal(launch(0, 0)->src, 0x50000000);
 	assert_int_equal(launch(1, 0)->src, 0x70000000);
-	run_all(0);
-	run_all(1);
+	run_to(0, 1);
+	run_to(1, 1);
 	ends(0, a, 0);
 	ends(1, b, 0);
 }

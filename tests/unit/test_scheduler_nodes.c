@@ -8,8 +8,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -26,17 +24,6 @@
 #define INTERNODE_ID 77
 #define MEMORY	     9		 /* the trainer's host region */
 #define LARGE	     (22u << 20) /* bytes: three of them exceed what a scheduler keeps */
-
-/* ---- Time ---- */
-
-static atomic_long ahead; /* seconds by which the scheduler's clock is ahead */
-
-int clock_gettime(clockid_t clock, struct timespec *t)
-{
-	long r = syscall(SYS_clock_gettime, clock, t);
-	t->tv_sec += atomic_load(&ahead);
-	return (int)r;
-}
 
 /* ---- Memory ---- */
 
@@ -186,12 +173,13 @@ static void gives_credit(int node, uint64_t internode_id)
 static void all_is_received(void)
 {
 	unsigned waiting = 1;
-	for (uint64_t until = now_ns() + WAIT_NS; waiting; pause_ns(QUIET_NS)) {
+	for (uint64_t until = now_ns() + WAIT_NS; waiting; pause_ns(100000)) {
 		assert_true(now_ns() < until);
 		pthread_mutex_lock(&lock);
 		waiting = nsent - nread;
 		pthread_mutex_unlock(&lock);
 	}
+	quiet();
 }
 
 static unsigned receives(int node)
@@ -213,7 +201,6 @@ static int begin_scheduler(void **state)
 	nflows = nsent = nread = 0;
 	for (int i = 0; i < NODES; i++)
 		refused[i] = 0;
-	ahead = 0;
 	scheduler_mpi = &mpi;
 	scheduler_nodes = NODES;
 	setup(state);
@@ -255,8 +242,7 @@ static int begin(void **state)
 static struct event next_event(enum event_kind kind)
 {
 	struct event ev;
-	for (uint64_t until = now_ns() + WAIT_NS; !scheduler_next_event(scheduler, &ev);
-	     pause_ns(100000))
+	for (uint64_t until = now_ns() + WAIT_NS; !next_event_of(scheduler, &ev); pause_ns(100000))
 		assert_true(now_ns() < until);
 	assert_int_equal(ev.kind, kind);
 	return ev;
@@ -350,7 +336,7 @@ static void messages_before_the_epoch_are_received(void **state)
 	says(1, INTERNODE_READY, 0, &r);
 	says(2, INTERNODE_READY, 0, &r);
 	all_is_received();
-	ahead = 60;
+	advance_clock(60);
 	quiet();
 	begin_epoch();
 	uint64_t a = submit_one(0, r);
@@ -392,7 +378,7 @@ static void skipped_names_are_not_kept(void **state)
 	(void)state;
 	gives_credit(1, INTERNODE_ID);
 	all_is_received();
-	ahead = 100000;
+	advance_clock(100000);
 	quiet();
 	assert_int_equal(refused[1], 0);
 	announce(UINT32_MAX, INTERNODE_ID + 1);
@@ -411,7 +397,7 @@ static void messages_of_announced_epochs_are_kept(void **state)
 	announce(UINT32_MAX, INTERNODE_ID + 1);
 	gives_credit(1, INTERNODE_ID);
 	all_is_received();
-	ahead = 100000;
+	advance_clock(100000);
 	quiet();
 	assert_int_equal(refused[1], 0);
 	announce(0, 0);
@@ -444,7 +430,7 @@ static void names_of_a_lost_node_are_kept_for_a_while(void **state)
 	gives_credit(2, first);
 	all_is_received();
 	assert_int_equal(refused[2], 0);
-	ahead = 60;
+	advance_clock(60);
 	quiet();
 	is_refused(2, 2);
 	gives_credit(2, first + 2);

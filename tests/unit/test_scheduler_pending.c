@@ -56,10 +56,8 @@ static void pending_tasks_are_shown_by_kind(void **state)
 	submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
 	comes(0, place + PENDING_COLLECTIVE_LAUNCHED, NCCLSVC_ALL_REDUCE);
 	goes(0, place + PENDING_COLLECTIVE_WAITS);
-	launched(0, 2);
-	launched(1, 2);
-	run_all(0);
-	run_all(1);
+	run_to(0, 2);
+	run_to(1, 2);
 	goes(0, place + PENDING_COLLECTIVE_LAUNCHED);
 	goes(1, place + PENDING_COLLECTIVE_LAUNCHED);
 
@@ -116,10 +114,8 @@ static void matches_that_wait_cost_others_nothing(void **state)
 	for (uint64_t i = 1; i <= OTHERS; i++) {
 		submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
 		submit_one(3, record(1, NCCLSVC_ALL_REDUCE, 3));
-		launched(2, i);
-		launched(3, i);
-		run_all(2);
-		run_all(3);
+		run_to(2, i);
+		run_to(3, i);
 		ends(2, i, NCCLSVC_OK);
 	}
 	assert_true(steps() - before < OTHERS * 200);
@@ -155,8 +151,8 @@ static void messages_match_in_constant_steps(void **state)
 	launched(0, 2 * MATCHES);
 	launched(1, 2 * MATCHES);
 	assert_true(steps() - before < (uint64_t)4 * MATCHES * (STEP_RECORD + 8));
-	run_all(0);
-	run_all(1);
+	run_to(0, 2 * MATCHES);
+	run_to(1, 2 * MATCHES);
 	ends(0, 2 * MATCHES, NCCLSVC_OK);
 	ends(1, 2 * MATCHES, NCCLSVC_OK);
 }
@@ -181,10 +177,8 @@ static void a_group_goes_on_without_what_has_left(void **state)
 	nothing_comes();
 	end_epoch(1, NCCLSVC_WORKER_LOST, -1);
 	ends(0, 2, NCCLSVC_WORKER_LOST);
-	launched(0, 2);
-	launched(1, 2);
-	run_all(0);
-	run_all(1);
+	run_to(0, 2);
+	run_to(1, 2);
 	ends(0, 1, NCCLSVC_OK);
 	ends(0, 3, NCCLSVC_OK);
 }

@@ -3,7 +3,6 @@
  * is the sequencer, without members; nodes 1 and 2 have one each. */
 #include <stdlib.h>
 
-#include "base/timings.h"
 #include "scheduler_cluster.h"
 
 static int begin(void **state)
@@ -32,7 +31,7 @@ static bool ends_in_order(uint32_t node)
 	bool dirty = false;
 	for (uint64_t until = now_ns() + WAIT_NS; ev.kind != EVENT_EPOCH_GONE;) {
 		assert_true(now_ns() < until);
-		if (!scheduler_next_event(schedulers[node], &ev))
+		if (!next_event_of(schedulers[node], &ev))
 			pause_ns(100000);
 		else
 			dirty |= ev.kind == EVENT_EPOCH_DIRTY;
@@ -47,6 +46,7 @@ static void communicators_closed_for_one_close_for_all(void **state)
 {
 	uint64_t n[2];
 	(void)state;
+	stop_clock(); /* otherwise nodes wait for each other only for a while */
 	for (uint32_t k = 0; k < nranks; k++)
 		n[k] = sum(k);
 	for (uint32_t k = 0; k < nranks; k++)
@@ -55,10 +55,8 @@ static void communicators_closed_for_one_close_for_all(void **state)
 	end_on(1);
 	end_on(2);
 	assert_true(ends_in_order(1));
-	const uint64_t since = now_ns();
 	lose_sequencer();
 	assert_true(ends_in_order(2));
-	assert_true(now_ns() - since < EPOCH_CLOSE_NS);
 }
 
 /* ---- Failures ---- */
@@ -77,10 +75,10 @@ static void a_repeated_failure_is_remembered_once(void **state)
 	hold_from(0, 2, INTERNODE_FAILED);
 	const uint64_t received = recv_within(1, 0, QUIET_NS);
 	await_sent(INTERNODE_FAILED, 2);
-	quiet(); /* node 1 receives it */
+	quiet_nodes(); /* node 1 receives it */
 	lose_sequencer();
 	ends(1, received, NCCLSVC_TIMEOUT);
-	quiet();
+	quiet_nodes();
 	const uint64_t sent = send_to(0, 1);
 	ends(0, sent, NCCLSVC_TIMEOUT);
 	usable();
@@ -125,7 +123,7 @@ static void failures_of_one_epoch_push_out_no_others(void **state)
 	for (unsigned i = 0; i < others; i++)
 		submit_one(0, other);
 	await_sent(INTERNODE_FAILED, 2 + others);
-	quiet(); /* node 1 receives it */
+	quiet_nodes(); /* node 1 receives it */
 	lose_sequencer();
 	ends(1, received, NCCLSVC_TIMEOUT);
 	const uint64_t sent = send_to(0, 1);

@@ -140,7 +140,7 @@ static void gone(uint32_t comm)
 	struct event e = {0};
 	for (uint64_t until = now_ns() + WAIT_NS; e.kind != EVENT_EPOCH_GONE; pause_ns(100000)) {
 		assert_true(now_ns() < until);
-		scheduler_next_event(scheduler, &e);
+		next_event_of(scheduler, &e);
 	}
 	assert_int_equal(e.epoch.comm, comm);
 }
