@@ -52,7 +52,7 @@ enum fault {
 
 #define PEER_HELD 256
 #define ENTRIES	  16 /* entries of the sessions' rings */
-#define WAIT_MS	  5000
+#define WAIT_MS	  25000
 
 struct peer {
 	char path[64];
