@@ -21,7 +21,7 @@
 
 #include "ncclsvc.h"
 
-#define WAIT_MS	  20000 /* limit for whatever must happen; enough for valgrind */
+#define WAIT_MS	  25000 /* limit for whatever must happen; enough for valgrind */
 #define FINISH_MS 10000 /* limit for the daemon to release what a client held */
 
 /* ---- Checks ---- */
@@ -69,10 +69,9 @@ __attribute__((noreturn, format(printf, 1, 2))) void skip_because(const char *fo
 
 uint64_t now_ns(void); /* CLOCK_MONOTONIC */
 void sleep_ms(unsigned ms);
-/* Whether the time from `since` to `until` is below the limit, not counting the time in which the
- * machine did not even run a process that only reads the clock. Only for the test itself, not its
- * clients. */
-bool in_time(uint64_t since, uint64_t until, uint64_t limit_ns);
+/* Whether what happened at `until` waited for no deadline that is longer than a few seconds. A busy
+ * machine may stop a thread for ten seconds. */
+bool in_time(uint64_t since, uint64_t until);
 
 /* ---- The daemon ---- */
 

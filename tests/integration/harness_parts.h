@@ -16,8 +16,6 @@ void daemon_unwatch(struct daemon *d);
 /* Called in a forked child, whose parent cleans up the daemons. */
 void daemons_forget(void);
 void daemons_print_logs(void);
-/* Starts the process behind in_time, once per test program. */
-void clock_watch(void);
 /* Reaps pid; false if it did not end in time. */
 bool reap(pid_t pid, int *status, unsigned ms);
 

@@ -581,7 +581,7 @@ class Errors(Case):
                     ranks.kill(1)
                     began = time.monotonic()
                     got = ranks.result(0)
-                    self.assertLess(time.monotonic() - began, 5)
+                    self.assertLess(time.monotonic() - began, 15)
                 finally:
                     ranks.end()
                 self.says(got, "Fail", f"PEER_GONE: .*rank 1 .*{ranks.processes[1].pid}")
@@ -687,7 +687,7 @@ class Ended(Case):
             ranks.end()
         self.says(error, "Fail", ABORTED)
         self.assertEqual(python, "KeyboardInterrupt" if by_signal else None)
-        self.assertLess(at - began, 5)
+        self.assertLess(at - began, 15)
         self.assertIn(theirs[0], ("Fail", "InvalidArgument"))
         self.assertRegex(theirs[1], "CANCELLED|rank 0")
         self.assertEqual([after, same], [[0, 2, 4] if op == "NcclAllReduce" else [0, 1, 2]] * 2)

@@ -56,7 +56,7 @@ def closed_while_others_wait(rank):
             task = pair(session, peer)[0].barrier()
             began = time.monotonic()
             assert ended_by_close(session, task.wait) is ValueError
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15
             session = ncclsvc.Session()
             assert ended_by_close(session, lambda: session.join(os.urandom(128), 2, 0)) is ncclsvc.CancelledError
             session = ncclsvc.Session()
@@ -121,7 +121,7 @@ def plans_are_waited_for_in_parts(rank):
             session = ncclsvc.Session()
             call, began = waiting(session, peer), time.monotonic()
             assert ended_by_close(session, call) is ValueError
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15
 
 
 def a_kept_error_leaves_the_session_to_close(rank):
