@@ -63,10 +63,13 @@ static void fails(struct client *me)
 					    comm, &tasks[i]));
 	for (int i = 0; i < 3; i++)
 		wait_for(s, tasks[i], NCCLSVC_MISMATCH);
-	/* One rank is late. */
+	/* One rank is late. The others wait when the first one begins, with a deadline. */
 	if (me->rank == 3)
 		CHECK_EQ(hear(me), GO);
-	CHECK_OK(ncclsvc_comm_set_timeout(comm, 200));
+	if (me->rank == 0) {
+		tasks_reach(s, NCCLSVC_WAITING_PEERS, RANKS - 2);
+		CHECK_OK(ncclsvc_comm_set_timeout(comm, 200));
+	}
 	CHECK_OK(ncclsvc_barrier(comm, &tasks[0]));
 	wait_for(s, tasks[0], NCCLSVC_TIMEOUT);
 	CHECK_OK(ncclsvc_comm_set_timeout(comm, -1));
