@@ -7,6 +7,8 @@
 #include "harness.h"
 #include "ncclsvc_plan.h"
 
+#define DEADLINE_MS 11000 /* of a task; earlier waits end before it, even on a busy machine */
+
 enum { READY = 1, GO };
 
 static ncclsvc_status last(ncclsvc_result result)
@@ -67,7 +69,7 @@ static void failing(struct client *me)
 	ncclsvc_status st, full;
 	/* The wait's own timeout; then, for the same task, its deadline. */
 	if (me->rank == 0) {
-		CHECK_OK(ncclsvc_comm_set_timeout(comm, 300));
+		CHECK_OK(ncclsvc_comm_set_timeout(comm, DEADLINE_MS));
 		CHECK_OK(ncclsvc_barrier(comm, &task));
 		CHECK_RESULT(ncclsvc_wait(s, task, 10), NCCLSVC_TIMEOUT);
 		knows_nothing_more(NCCLSVC_TIMEOUT);
