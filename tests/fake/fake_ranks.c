@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#define LIMIT_SECONDS 100
+#define LIMIT_SECONDS 240
 
 static char dir[64];
 

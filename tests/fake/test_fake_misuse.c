@@ -401,7 +401,7 @@ static void dies(void (*misuse)(void), const char *sentence)
 	CHECK(pid >= 0);
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		alarm(20);
+		alarm(60);
 		CHECK(dup2(ends[1], 2) == 2);
 		misuse();
 		_exit(0);

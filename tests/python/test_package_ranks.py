@@ -270,8 +270,12 @@ def a_peer_dies(session, comm, pids):
 
 
 def deadlines(session, comm):
-    comm.timeout = 0.2
-    task = comm.barrier() if comm.rank else None
+    ordered = comm.split(0, comm.rank)
+    task = comm.barrier() if comm.rank > 1 else None
+    ordered.barrier().wait(T)  # the others wait when rank 1 begins
+    if comm.rank == 1:
+        comm.timeout = 0.2
+        task = comm.barrier()
     if task:
         try:
             task.wait(T)
@@ -280,8 +284,7 @@ def deadlines(session, comm):
             assert (error.rank, error.status.missing) == (0, (0,)), error.status
             assert "rank 0" in str(error)
         assert isinstance(task.exception(), ncclsvc.TimeoutError)
-    else:
-        time.sleep(0.4)
+    ordered.barrier().wait(T)
     comm.timeout = None
     return True
 

@@ -249,11 +249,13 @@ def one_request_and_two_coroutines(rank):
             await asyncio.sleep(0.05)
             sent = made[0].isend([np.ones(3)], 0)
             if look:
-                time.sleep(0.1)
-                assert request.done()
+                end = time.monotonic() + T
+                while not request.done():
+                    assert time.monotonic() < end
+                    time.sleep(0.01)
             fourth.barrier()
             for wait in waits:
-                assert await asyncio.wait_for(wait, 5) is None
+                assert await asyncio.wait_for(wait, T) is None
             sent.wait(T)
         asyncio.run(main(False))
         asyncio.run(main(True))
@@ -269,7 +271,7 @@ def closed_while_a_coroutine_waits(rank):
             await asyncio.sleep(0.05)
             await close(session)
             try:
-                await asyncio.wait_for(wait, 5)
+                await asyncio.wait_for(wait, T)
                 raise AssertionError("closed, and ended well")
             except ValueError as error:
                 assert "closed" in str(error), error
@@ -278,7 +280,7 @@ def closed_while_a_coroutine_waits(rank):
                 wait = asyncio.create_task(ended(here.barrier()))
                 await asyncio.sleep(0.05)
                 there.barrier()
-                await asyncio.wait_for(wait, 5)
+                await asyncio.wait_for(wait, T)
 
     async def here(session):
         session.close()

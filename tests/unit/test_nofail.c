@@ -26,7 +26,7 @@
 
 #define MIB	(UINT64_C(1) << 20)
 #define SPARE	(64 * MIB)
-#define WAIT_S	20
+#define WAIT_S	60
 #define CANCELS 50000 /* with their events, 18 MB */
 #define THREADS 4
 #define CHUNKS	2000
