@@ -87,13 +87,13 @@ static uint32_t sessions(struct raw *r)
 	return reply.info.info.sessions;
 }
 
+/* Either the reserve is short, or a request does not fit into what is left beside it. The texts
+ * differ. */
 static void join_refused(struct raw *r)
 {
 	ncclsvc_unique_id id;
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	const struct svc_join join = raw_join_request(&id, 1, 0);
-	/* Either the reserve is short, or a communicator does not fit into what is left beside it.
-	 */
 	raw_refused(r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_NO_MEMORY, "memory");
 }
 
@@ -113,8 +113,7 @@ static void requests_are_refused_until_there_is_memory(void **state)
 	CHECK(memory->refused);
 	join_refused(&r);
 	raw_refused(&r, SVC_REGION_ADD, &(struct svc_region_add){.bytes = 4096},
-		    sizeof(struct svc_region_add), &region.fd, 1, NCCLSVC_NO_MEMORY,
-		    "the daemon is out of memory");
+		    sizeof(struct svc_region_add), &region.fd, 1, NCCLSVC_NO_MEMORY, "memory");
 	raw_connect(&late, &d);
 	raw_ends(&late, NCCLSVC_NO_MEMORY);
 	raw_close(&late);
