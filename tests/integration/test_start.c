@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How the daemon starts, reloads and keeps its socket. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -249,14 +250,18 @@ static uint64_t cpu_ticks(pid_t pid)
 	return user + system;
 }
 
+/* How often the process's threads have slept. */
 static uint64_t switches(pid_t pid)
 {
-	char path[64], line[256];
+	char path[320], line[256];
 	unsigned long n = 0, all = 0;
-	/* Counts the main thread and the scheduler thread. */
-	for (int thread = 0; thread < 16; thread++) {
-		snprintf(path, sizeof(path), "/proc/%d/task/%d/status", pid, pid + thread);
-		FILE *f = fopen(path, "re");
+	const struct dirent *thread;
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	DIR *threads = opendir(path);
+	CHECK(threads);
+	while ((thread = readdir(threads))) {
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/status", pid, thread->d_name);
+		FILE *f = thread->d_name[0] == '.' ? NULL : fopen(path, "re");
 		if (!f)
 			continue;
 		while (fgets(line, sizeof(line), f))
@@ -264,6 +269,7 @@ static uint64_t switches(pid_t pid)
 				all += n;
 		fclose(f);
 	}
+	closedir(threads);
 	return all;
 }
 
