@@ -11,6 +11,7 @@ import tempfile
 import time
 import unittest
 
+import ncclsvc_client as svc
 from test_client import WAIT, Daemon
 
 # Prints how the call ended. {handler} sets up SIGINT first.
@@ -52,7 +53,12 @@ class Interrupt(unittest.TestCase):
         self.addCleanup(p.wait)
         self.addCleanup(p.kill)
         self.assertEqual(p.stdout.readline(), "joining\n")
-        time.sleep(0.5)
+        with svc.Session(self.daemon.path) as session:
+            end = time.monotonic() + WAIT
+            while not session.records(svc.LIST_COMMS):
+                self.assertLess(time.monotonic(), end, "it does not join")
+                time.sleep(0.01)
+        time.sleep(0.2)  # it waits by then
         return p
 
     def interrupted(self, handler=""):
