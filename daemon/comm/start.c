@@ -35,6 +35,14 @@ static bool resumes(const struct communicator *m)
 	return false;
 }
 
+static bool all_sessions_resume(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->members[k].session && !m->members[k].session->resumes)
+			return false;
+	return true;
+}
+
 static uint32_t new_lineage(void)
 {
 	uint32_t random = 0;
@@ -51,7 +59,7 @@ static void choose_lineage(struct communicator *m)
 	else if (resumes(m))
 		m->lineage |= SVC_LINEAGE_RESUMED;
 	else
-		m->lineage = new_lineage();
+		m->lineage = all_sessions_resume(m) ? new_lineage() : 0;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct session *c = m->members[k].session;
 		if (c && !m->lineage)
@@ -213,6 +221,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.pending = m->pending;
 	cmd.epoch_start.lateness = lateness;
 	cmd.epoch_start.transport = transport_of(s, m);
+	cmd.epoch_start.ends_with_daemon = !m->lineage;
 	cmd.epoch_start.comm_slot = slot_of(m, cmd.epoch_start.transport);
 	cmd.epoch_start.shared_gpu = comm_needs_kernels(m, &shared);
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;

@@ -164,8 +164,7 @@ static void start_epoch(struct scheduler *sched, const struct command *cmd)
 		m->recording = em->recording;
 		m->join = em->join;
 		set_handle(m->session, em->handle, c, (int32_t)k);
-		/* Only epochs of host memory on one node continue in the next daemon. */
-		if (cmd->epoch_start.transport != TRANSPORT_HOST)
+		if (cmd->epoch_start.ends_with_daemon)
 			m->session->resumes = false;
 		if (m->device >= 0)
 			timeline_reserve(m->session);

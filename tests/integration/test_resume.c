@@ -329,9 +329,8 @@ static void what_waits_continues_after_a_kill(void **state)
 
 static void one_does_not_come_back(struct client *me)
 {
-	const ncclsvc_options options = {.size = sizeof(options),
-					 .socket = me->daemon->socket,
-					 .reattach_ms = me->rank == 1 ? -1 : 1500};
+	const ncclsvc_options options = {
+		.size = sizeof(options), .socket = me->daemon->socket, .reattach_ms = 1500};
 	ncclsvc_session *s;
 	CHECK_OK(ncclsvc_open(&options, &s));
 	ncclsvc_comm *comm = comm_join(me, s), *alone;
@@ -343,19 +342,9 @@ static void one_does_not_come_back(struct client *me)
 		CHECK_OK(ncclsvc_barrier(comm, &task));
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
-	if (me->rank == 1) { /* as without the feature */
-		CHECK_RESULT(ncclsvc_dispatch(s, WAIT_MS), NCCLSVC_DAEMON_LOST);
-		CHECK_RESULT(ncclsvc_barrier(alone, NULL), NCCLSVC_DAEMON_LOST);
-		say(me, READY);
-		CHECK_EQ(hear(me), GO);
-		ncclsvc_close(s);
-		return;
-	}
 	CHECK_RESULT(ncclsvc_wait(s, task, WAIT_MS), NCCLSVC_PEER_GONE);
 	CHECK(strstr(ncclsvc_last_error(), "had not joined by rank 0's deadline: 1"));
 	check_usable(s, alone);
-	say(me, READY);
-	CHECK_EQ(hear(me), GO);
 	ncclsvc_close(s);
 }
 
@@ -368,12 +357,61 @@ static void a_member_that_does_not_come_back_is_named(void **state)
 	daemon_start(&d, NULL);
 	clients_start(clients, 2, &d, one_does_not_come_back, NULL);
 	hear_all(clients, 2, READY);
-	kill_and_start(&d);
-	say_all(clients, 2, GO);
+	daemon_kill(&d);
+	client_kill(&clients[1]);
+	daemon_restart(&d, NULL);
+	say_all(clients, 1, GO);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
+/* Rank 1's session ends with its daemon, so rank 0's does too, without waiting for it. */
+static void one_has_not_asked(struct client *me)
+{
+	const ncclsvc_options options = {.size = sizeof(options),
+					 .socket = me->daemon->socket,
+					 .reattach_ms = me->rank == 1 ? -1 : WAIT_MS};
+	ncclsvc_session *s;
+	ncclsvc_task task;
+	CHECK_OK(ncclsvc_open(&options, &s));
+	ncclsvc_comm *comm = comm_join(me, s);
+	if (me->rank == 1)
+		CHECK_OK(ncclsvc_barrier(comm, &task));
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	if (me->rank == 1)
+		CHECK_RESULT(ncclsvc_wait(s, task, WAIT_MS), NCCLSVC_DAEMON_LOST);
+	CHECK_RESULT(ncclsvc_dispatch(s, WAIT_MS), NCCLSVC_DAEMON_LOST);
+	CHECK_RESULT(ncclsvc_barrier(comm, NULL), NCCLSVC_DAEMON_LOST);
+	CHECK_OK(ncclsvc_reattach(s, WAIT_MS));
+	check_usable(s, comm);
+	ncclsvc_close(s);
+}
+
+static void run_one_has_not_asked(void (*again)(struct daemon *d))
+{
+	struct daemon d;
+	struct client clients[2];
+	share_state();
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, one_has_not_asked, NULL);
 	hear_all(clients, 2, READY);
+	again(&d);
 	say_all(clients, 2, GO);
 	clients_end(clients, 2);
 	daemon_stop(&d);
+}
+
+static void all_members_ask_or_none_continues_after_a_restart(void **state)
+{
+	(void)state;
+	run_one_has_not_asked(restart);
+}
+
+static void all_members_ask_or_none_continues_after_a_kill(void **state)
+{
+	(void)state;
+	run_one_has_not_asked(kill_and_start);
 }
 
 /* Rank 1 has left one of two communicators, so nobody waits for it there. */
@@ -578,6 +616,8 @@ int main(void)
 		TEST(what_waits_continues_after_a_restart),
 		TEST(what_waits_continues_after_a_kill),
 		TEST(a_member_that_does_not_come_back_is_named),
+		TEST(all_members_ask_or_none_continues_after_a_restart),
+		TEST(all_members_ask_or_none_continues_after_a_kill),
 		TEST(a_communicator_that_a_member_has_left_holds_nobody_up),
 		TEST(a_member_with_an_endless_history_is_left),
 		TEST(hostile_resumptions_are_refused),

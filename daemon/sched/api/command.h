@@ -124,6 +124,7 @@ struct command {
 			struct member_pending *pending;	  /* likewise; NULL: nobody reads it */
 			struct comm_lateness *lateness;	  /* likewise */
 			enum transport_kind transport;
+			bool ends_with_daemon; /* no later daemon continues it */
 			uint32_t comm_slot;    /* of every member's worker, or
 						  EPOCH_WITHOUT_NCCL */
 			bool shared_gpu;       /* two members use one GPU, which NCCL refuses */
