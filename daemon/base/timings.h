@@ -57,8 +57,7 @@
 /* After a member has left, the scheduler has this long to finish with its slot, which then goes to
  * another communicator. */
 #define COMM_LEAVING_NS		 UINT64_C(100000000)
-/* After the loss of an epoch's rendezvous, messages about epochs not announced on this node are
- * kept for this long, while other nodes may still announce them. Then they are dropped. */
+/* Messages about an epoch that was not announced on this node are kept for this long. */
 #define UNEXPECTED_KEPT_NS	 UINT64_C(60000000000)
 /* For a communicator whose members' kernels communicate directly, the supervisor inspects the
  * control blocks and writes its heartbeat at this interval; at QUIET if no member has launched a
@@ -217,6 +216,10 @@
 #define NODE_IDLE_SECONDS   2
 #define NODE_PROBES	    3
 #define NODE_UNREACHABLE_MS 10000
+/* Both sides of a connection must have identified themselves by then. */
+#define LINK_HELLO_NS	    UINT64_C(10000000000)
+/* A connection that no communicator needs is closed so long after it was used. */
+#define LINK_IDLE_NS	    UINT64_C(60000000000)
 /* A client waits this long for another node's list, less the time since that node was last heard
  * from. Then it gets TIMEOUT. */
 #define NODE_LIST_NS	    UINT64_C(1500000000)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The end of an epoch because of a member, its GPU or a node, here or as another node reports. */
+#include "channel/cluster.h"
 #include "comm.h"
 #include "comms.h"
 #include "gpu/gpu.h"
@@ -81,6 +82,7 @@ static void break_after(struct communicator *m, ncclsvc_epoch_cause cause, int r
 		.result = reason,
 		.field = node >= 0 ? NCCLSVC_FIELD_NODE : NCCLSVC_FIELD_NONE,
 		.value_a = node >= 0 ? (uint64_t)node : 0,
+		.value_b = node >= 0 ? cluster_ipv4(m->comms->cluster, (uint32_t)node) : 0,
 		.rank_a = rank,
 		.pid_a = rank >= 0 ? m->members[rank].pid : 0,
 		.rank_b = -1,

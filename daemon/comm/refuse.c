@@ -185,7 +185,7 @@ void comm_expire_join(struct comms *s, struct communicator *m, uint32_t rank)
 		if (comm_is_member_here(m, k) && m->members[k].state != NCCLSVC_MEMBER_JOINING)
 			absent_add(&absent, k, m->members[k].late);
 	if (!lost && !starts)
-		comm_blameless_text(m, NCCLSVC_TIMEOUT, rendezvous_of(&s->coord, m->id), text);
+		comm_blameless_text(m, NCCLSVC_TIMEOUT, coord_rendezvous(&s->coord, m->id), text);
 	else if (!lost && absent.never.n + absent.late.n)
 		absent_text(&absent, m->label, rank, &m->refused, text);
 	else if (!lost)

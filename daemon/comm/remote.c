@@ -101,7 +101,7 @@ void remote_free(struct comms *s)
 
 static uint32_t rendezvous_of_comm(const struct communicator *m)
 {
-	return rendezvous_of(&m->comms->coord, m->id);
+	return coord_rendezvous(&m->comms->coord, m->id);
 }
 
 static void tell_rendezvous(const struct communicator *m, enum control_kind kind, const void *body,
@@ -122,6 +122,8 @@ static void tell_epoch(struct communicator *m, enum control_kind kind, const voi
 	for (uint32_t k = 0; k < m->nranks + 2; k++) {
 		const uint32_t node =
 			k < m->nranks ? m->begun->members[k].node : others[k - m->nranks];
+		if (node == CLUSTER_NO_NODE)
+			continue;
 		if (node != s->coord.me && !notified[node])
 			remote_send(s, node, kind, body, size);
 		notified[node] = true;
@@ -139,12 +141,22 @@ void remote_fill_epoch(struct control_epoch *of, const struct communicator *m)
 	of->nranks = m->nranks;
 }
 
+/* Nobody else can refuse the JOIN any more. */
+static void refuse_lost(struct communicator *m, uint32_t node, const struct control_join *j)
+{
+	struct control_refuse r = {.rank = j->rank,
+				   .session = j->session,
+				   .serial = j->serial,
+				   .result = NCCLSVC_PEER_GONE};
+	memcpy(r.id, m->id, sizeof(r.id));
+	coord_lost_text(&m->comms->coord, node, m->label, r.text);
+	remote_send(m->comms, m->comms->coord.me, CONTROL_REFUSE, &r, sizeof(r));
+}
+
 void remote_join(struct communicator *m, uint32_t rank)
 {
 	const struct member *member = &m->members[rank];
-	const bool starts = comm_is_still_there(m, rank);
-	const bool runs = starts || comm_takes_part(member);
-	const uint32_t known = starts ? m->start->epoch : runs ? m->epoch : remote_last_epoch(m);
+	const uint32_t node = rendezvous_of_comm(m);
 	struct control_join j = {
 		.nranks = m->nranks,
 		.rank = rank,
@@ -154,8 +166,7 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.session = member->session->id,
 		.cuda = m->cuda,
 		.device = member->device,
-		.epoch = known,
-		.runs = runs,
+		.epoch = remote_last_epoch(m),
 		.split = m->reply_opcode == SVC_SPLIT,
 		.fail_fast = member->fail_fast,
 		.serial = member->serial,
@@ -164,7 +175,12 @@ void remote_join(struct communicator *m, uint32_t rank)
 	};
 	memcpy(j.id, m->id, sizeof(j.id));
 	memcpy(j.label, m->label, sizeof(j.label));
-	tell_rendezvous(m, CONTROL_JOIN, &j, sizeof(j));
+	if (m->comms->cluster)
+		cluster_revive(m->comms->cluster, node);
+	if (node == CLUSTER_NO_NODE || coord_is_gone(&m->comms->coord, node))
+		refuse_lost(m, node, &j);
+	else
+		tell_rendezvous(m, CONTROL_JOIN, &j, sizeof(j));
 }
 
 void remote_refused(struct communicator *m, int result, const char *text)
@@ -187,7 +203,7 @@ void remote_subcomm_refused(struct comms *s, const struct control_subcomm *subco
 				   .subcomm = true};
 	memcpy(r.id, subcomm->id, sizeof(r.id));
 	snprintf(r.text, sizeof(r.text), "%s", text);
-	remote_send(s, rendezvous_of(&s->coord, subcomm->id), CONTROL_REFUSE, &r, sizeof(r));
+	remote_send(s, coord_rendezvous(&s->coord, subcomm->id), CONTROL_REFUSE, &r, sizeof(r));
 }
 
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, enum withdrawal why)
@@ -249,7 +265,7 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all
 		.node = -1,
 	};
 	memcpy(b.id, m->id, sizeof(b.id));
-	notified[me] = notified[first] = true;
+	notified[me] = notified[first == CLUSTER_NO_NODE ? me : first] = true;
 	remote_send(s, first, CONTROL_BREAK, &b, sizeof(b));
 	if (first != me && m->start->members[0].node == me) /* this node has the coordinator */
 		remote_send(s, me, CONTROL_BREAK, &b, sizeof(b));

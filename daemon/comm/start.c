@@ -299,10 +299,21 @@ static bool shared_gpu_fits(struct communicator *m, char text[SVC_TEXT_BYTES])
 	return false;
 }
 
+/* False: this node does not reach all members' nodes yet, and connects to them. */
+static bool reaches_all(struct comms *s, const struct communicator *m)
+{
+	bool all = true;
+	for (uint32_t k = 0; s->cluster && k < m->nranks; k++)
+		all &= cluster_reaches(s->cluster, m->start->members[k].node);
+	return all;
+}
+
 void comm_try_start(struct comms *s, struct communicator *m)
 {
 	char text[SVC_TEXT_BYTES];
 	if (s->loop->closing || epoch_held(&m->life) || !comm_all_joined(m))
+		return;
+	if (!m->start_is_over && !reaches_all(s, m))
 		return;
 	if (m->cuda && !shared_gpu_fits(m, text)) {
 		comm_fail_joins(s, m, NCCLSVC_UNSUPPORTED, -1, text);

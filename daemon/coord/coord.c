@@ -2,28 +2,36 @@
  * Validates messages and dispatches them to the state machines. */
 #include "coord.h"
 
+#include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/clock.h"
 #include "coordinator.h"
 #include "nccl_pool.h"
 #include "rendezvous.h"
-#include "takeover.h"
 
 void coord_init(struct coord *c, const struct coord_ops *ops, void *arg, uint32_t me, uint32_t n)
 {
 	*c = (struct coord){.ops = ops, .arg = arg, .me = me, .n = n};
 }
 
-int coord_random_id(uint8_t id[NCCLSVC_ID_BYTES])
+void coord_lost_text(const struct coord *c, uint32_t node, const char *label,
+		     char text[SVC_TEXT_BYTES])
 {
-	return getrandom(id, NCCLSVC_ID_BYTES, 0) == NCCLSVC_ID_BYTES ? 0 : -1;
+	if (node == CLUSTER_NO_NODE)
+		snprintf(text, SVC_TEXT_BYTES,
+			 "communicator %s gathers on another node, and this daemon knows %d nodes "
+			 "already, all of which are in use",
+			 label, CLUSTER_NODES_MAX);
+	else
+		snprintf(text, SVC_TEXT_BYTES,
+			 "node %u (%s), where the members of communicator %s gather, is lost: join "
+			 "again when its daemon is back, or with a new id",
+			 node, coord_host(c, node), label);
 }
 
 void coord_free(struct coord *c)
 {
-	takeover_free(c);
 	rendezvous_free(c);
 	coordinator_free(c);
 	nccl_pool_free(c);
@@ -34,13 +42,11 @@ void coord_node_lost(struct coord *c, uint32_t node)
 	rendezvous_node_lost(c, node);
 	coordinator_node_lost(c, node);
 	nccl_pool_node_lost(c, node);
-	takeover_node_lost(c, node);
 }
 
 uint64_t coord_expire(struct coord *c)
 {
-	uint64_t next = takeover_expire(c);
-	next = earlier(next, rendezvous_expire(c));
+	uint64_t next = rendezvous_expire(c);
 	next = earlier(next, coordinator_expire(c));
 	return earlier(next, nccl_pool_expire(c));
 }
@@ -52,10 +58,8 @@ static bool is_text(const char *text, size_t size)
 	return memchr(text, '\0', size) != NULL;
 }
 
-static bool join_fits(const struct coord *c, const struct control_join *m)
+static bool join_fits(const struct control_join *m)
 {
-	if (m->registered)
-		return m->registered <= c->n;
 	return m->nranks >= 1 && m->nranks <= SVC_HOST_RANKS_MAX && m->rank < m->nranks;
 }
 
@@ -140,7 +144,7 @@ bool coord_fits(const struct coord *c, enum control_kind kind, const void *body,
 		return false;
 	switch (kind) {
 	case CONTROL_JOIN:
-		return join_fits(c, body);
+		return join_fits(body);
 	case CONTROL_REFUSE:
 		return refusal_fits(body);
 	case CONTROL_START:
@@ -181,10 +185,10 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
 {
 	switch (kind) {
 	case CONTROL_JOIN:
-		takeover_join(c, from, body);
+		rendezvous_join(c, from, body);
 		return true;
 	case CONTROL_WITHDRAW:
-		takeover_withdrawn(c, from, body);
+		rendezvous_withdrawn(c, from, body);
 		coordinator_withdrawn(c, body);
 		return true;
 	case CONTROL_REFUSE: /* members' nodes get it, too, like the next three */

@@ -4,10 +4,8 @@
  * Messages come in from any node and go out through coord_ops, with no other effects. So a test can
  * run any number of nodes in one thread, and lose, delay and reorder messages.
  *
- * - rendezvous.c: where the members of a communicator gather (JOIN). The id determines the node, so
- *   all members find it. When that node is lost, all nodes ask the next one again, and tell it of
- *   their running epochs.
- * - takeover.c: JOINs that reach the next node before it knows of those epochs.
+ * - rendezvous.c: where the members of a communicator gather (JOIN). The id names the node. When it
+ *   is lost, running epochs go on, but nobody can join any more.
  * - coordinator.c: an epoch's coordinator, on rank 0's node, which START names.
  * - split.c: SPLIT, which assigns members to subcommunicators.
  * - plans.c: gathers the members' plans, matches them (plan_match.c), and puts them in force.
@@ -25,9 +23,7 @@
 struct barrier;
 struct coordinator;
 struct idle_user;
-struct kept_join;
 struct loop_job;
-struct lost_node;
 struct rendezvous;
 struct shared_comm;
 
@@ -37,6 +33,8 @@ struct coord_ops {
 	 * within this call. Messages between two nodes stay in order. */
 	void (*send)(void *arg, uint32_t node, enum control_kind kind, const void *body,
 		     size_t size);
+	/* The node where the members of the communicator with that id gather. */
+	uint32_t (*rendezvous)(void *arg, const uint8_t *id);
 	/* Has its daemon ended, so that no more messages come from it? */
 	bool (*gone)(void *arg, uint32_t node);
 	/* Its host name, for people. */
@@ -58,19 +56,19 @@ struct coord {
 	const struct coord_ops *ops;
 	void *arg; /* argument of the functions */
 	uint32_t me, n;
+	bool gpus_across;    /* a communicator may have GPUs of several nodes */
 	uint64_t keep_ns;    /* how long unused state is kept */
 	uint64_t release_ns; /* likewise, unused NCCL communicators, if less; 0: as keep_ns */
 	/* State of the state machines: */
-	struct rendezvous *rendezvous; /* of communicators whose JOINs come to this node */
-	struct rendezvous *idle;       /* those without members, the oldest first */
-	struct idle_user *idle_users;  /* the owners of these */
-	struct lost_node *lost;
-	struct kept_join *kept_joins;	  /* until all nodes have reported their running epochs */
+	struct rendezvous *rendezvous;	  /* of communicators whose JOINs come to this node */
+	struct rendezvous *idle;	  /* those without members, the oldest first */
+	struct idle_user *idle_users;	  /* the owners of these */
 	struct coordinator *coordinators; /* of epochs whose rank 0 is on this node */
 	struct coordinator *unstarted;	  /* those whose START has not come, the oldest first */
 	struct barrier *barriers;
 	struct shared_comm *shared;
-	uint64_t nshared, internode_comms, plans; /* created so far */
+	uint64_t nshared, plans;  /* created so far */
+	uint64_t internode_comms; /* the last name of an epoch */
 };
 
 void coord_init(struct coord *c, const struct coord_ops *ops, void *arg, uint32_t me, uint32_t n);
@@ -88,8 +86,9 @@ void coord_node_lost(struct coord *c, uint32_t node);
 /* Forgets idle state; returns when to call again, 0: at the next event. */
 uint64_t coord_expire(struct coord *c);
 
-/* For ops->random_id. */
-int coord_random_id(uint8_t id[NCCLSVC_ID_BYTES]);
+/* Why nobody can join a communicator whose rendezvous is lost. */
+void coord_lost_text(const struct coord *c, uint32_t node, const char *label,
+		     char text[SVC_TEXT_BYTES]);
 
 static inline void coord_send(struct coord *c, uint32_t node, enum control_kind kind,
 			      const void *body, size_t size)
@@ -105,6 +104,11 @@ static inline bool coord_is_gone(const struct coord *c, uint32_t node)
 static inline const char *coord_host(const struct coord *c, uint32_t node)
 {
 	return c->ops->host(c->arg, node);
+}
+
+static inline uint32_t coord_rendezvous(const struct coord *c, const uint8_t *id)
+{
+	return c->ops->rendezvous(c->arg, id);
 }
 
 static inline uint64_t coord_now(const struct coord *c)

@@ -9,7 +9,9 @@
 #include "proto/svc_limits.h"
 #include "proto/wire.h"
 
-#define EPOCH_RENDEZVOUS_SHIFT 48
+/* An epoch's name is a number of its rendezvous above all earlier ones; all above these bits is
+ * random, and tells the names of two rendezvous apart. */
+#define EPOCH_NUMBER_BITS 24
 
 struct control_join {
 	uint8_t id[NCCLSVC_ID_BYTES];
@@ -20,14 +22,11 @@ struct control_join {
 	uint32_t epoch; /* the last that this node knows of */
 	uint32_t split;
 	uint32_t fail_fast; /* SVC_JOIN_FAIL_FAST */
-	uint32_t runs; /* it is in that epoch already, and the rendezvous of its members was lost */
 	int32_t device;
 	uint32_t transport; /* ncclsvc_transport, of GPUs' memory */
 	uint32_t serial;    /* of the client's request */
 	uint32_t admit;	    /* ncclsvc_admit, as the node's first JOIN said */
-	/* 1 + the number of a lost node: this node has registered all its members of running epochs
-	 * at the new rendezvous. Sent to all nodes, with no other field set. */
-	uint32_t registered;
+	uint32_t reserved;
 	char label[NCCLSVC_NAME_BYTES];
 };
 
@@ -74,8 +73,7 @@ struct control_epoch {
 struct control_start {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
-	uint64_t internode_id; /* its name: 1 + the rendezvous << EPOCH_RENDEZVOUS_SHIFT, and a
-				  number above all earlier ones */
+	uint64_t internode_id; /* its name */
 	uint32_t epoch, nranks;
 	struct control_member members[];
 };

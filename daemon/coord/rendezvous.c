@@ -28,19 +28,9 @@ static void tell(struct coord *c, const struct rendezvous *r, enum control_kind 
 static void end_epoch(struct rendezvous *r)
 {
 	r->running = false;
-	r->ended = r->epoch;
 	for (uint32_t k = 0; k < r->nranks; k++)
 		if (r->members[k].state == SLOT_JOINED)
 			r->members[k].state = SLOT_BROKEN;
-}
-
-/* False: a previous rendezvous has started the epoch, whose other members may be on any node. */
-static bool knows_all_members(const struct rendezvous *r)
-{
-	for (uint32_t k = 0; k < r->nranks; k++)
-		if (!r->members[k].pid)
-			return false;
-	return true;
 }
 
 static void tell_once(struct coord *c, uint32_t node, const struct control_break *b, bool *notified)
@@ -64,8 +54,6 @@ static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoc
 				  .renewed = true};
 	memcpy(b.id, r->id, sizeof(b.id));
 	tell_once(c, also, &b, notified);
-	for (uint32_t node = 0; node < c->n && !knows_all_members(r); node++)
-		tell_once(c, node, &b, notified);
 	for (uint32_t k = 0; k < r->nranks; k++)
 		tell_once(c, r->members[k].node, &b, notified);
 }
@@ -191,19 +179,9 @@ static void begin_attempt(struct rendezvous *r)
 		r->members[k].late = false;
 }
 
-/* Each node that may be the rendezvous has its own range of numbers, above those of the nodes
- * before it. So after the loss of a node, no number is reused that messages on their way may still
- * name.
- */
-static uint32_t next_epoch(const struct coord *c, const struct rendezvous *r)
+static uint32_t next_epoch(const struct rendezvous *r)
 {
-	const uint32_t lost = (c->me + c->n - rendezvous_node(c, r->id)) % c->n;
-	uint32_t last = lost * (UINT32_MAX / c->n);
-	if (last < r->epoch)
-		last = r->epoch;
-	if (last < r->known)
-		last = r->known;
-	return last + 1;
+	return 1 + (r->epoch > r->known ? r->epoch : r->known);
 }
 
 static void start(struct coord *c, struct rendezvous *r)
@@ -217,9 +195,9 @@ static void start(struct coord *c, struct rendezvous *r)
 	}
 	memcpy(m->id, r->id, sizeof(m->id));
 	memcpy(m->label, r->label, sizeof(m->label));
-	m->epoch = r->epoch = next_epoch(c, r);
+	m->epoch = r->epoch = next_epoch(r);
 	m->nranks = r->nranks;
-	m->internode_id = ((uint64_t)c->me + 1) << EPOCH_RENDEZVOUS_SHIFT | ++c->internode_comms;
+	m->internode_id = ++c->internode_comms;
 	for (uint32_t k = 0; k < r->nranks; k++) {
 		struct member_slot *s = &r->members[k];
 		s->state = SLOT_JOINED;
@@ -263,11 +241,21 @@ static uint32_t first_held(const struct rendezvous *r)
 	return k;
 }
 
+/* A member on a GPU of another node, with which this one would need NCCL; -1: none. */
+static int32_t other_gpu(const struct coord *c, uint32_t from, const struct rendezvous *r)
+{
+	for (uint32_t k = 0; k < r->nranks && r->cuda && !c->gpus_across; k++)
+		if (r->members[k].state != SLOT_FREE && r->members[k].node != from)
+			return (int32_t)k;
+	return -1;
+}
+
 /* False: the JOIN does not fit the other members', and was refused. */
 static bool fits_others(struct coord *c, uint32_t from, struct rendezvous *r,
 			const struct control_join *m)
 {
 	const uint32_t k = first_held(r);
+	int32_t other;
 	if (r->cuda != m->cuda)
 		refuse(c, from, r, m, NCCLSVC_MISMATCH,
 		       "rank %u (pid %d, node %u) joins with %s, but the members of communicator "
@@ -280,6 +268,12 @@ static bool fits_others(struct coord *c, uint32_t from, struct rendezvous *r,
 		       "node %u (rank %u): set the same transport on all nodes",
 		       transport_name(m->transport), from, m->rank, m->pid,
 		       transport_name(r->transport), r->members[k].node, k);
+	else if ((other = other_gpu(c, from, r)) >= 0)
+		refuse(c, from, r, m, NCCLSVC_UNSUPPORTED,
+		       "rank %u (pid %d) is on a GPU of %s, rank %d (pid %d) on a GPU of %s: only "
+		       "daemons that mpirun has started together serve GPUs of several nodes",
+		       m->rank, m->pid, coord_host(c, from), other, r->members[other].pid,
+		       coord_host(c, r->members[other].node));
 	else if (r->unjoinable)
 		refuse(c, from, NULL, m, r->unjoinable, "%s", r->refused.text);
 	else
@@ -324,34 +318,9 @@ static struct rendezvous *rendezvous_for(struct coord *c, uint32_t from,
 	return fits_others(c, from, r, m) ? r : NULL;
 }
 
-/* A member of an epoch that a previous rendezvous has started. If other members know nothing of the
- * epoch, or that it has ended, the member's node is told. */
-static void take_running(struct coord *c, uint32_t from, struct rendezvous *r,
-			 const struct control_join *m)
-{
-	const bool taken = r->members[m->rank].state != SLOT_FREE;
-	if (r->running && r->epoch < m->epoch)
-		break_epoch(c, r, -1, from);
-	const bool over = taken || r->joining || m->epoch <= r->ended || m->epoch < r->epoch;
-	if (!taken)
-		rendezvous_take_slot(c, from, r, m, over ? SLOT_BROKEN : SLOT_JOINED);
-	if (over)
-		tell_over(c, r, m->epoch, -1, from);
-	if (r->epoch < m->epoch)
-		r->epoch = m->epoch;
-	if (over && r->epoch == m->epoch)
-		end_epoch(r);
-	else if (!over)
-		r->running = true;
-}
-
 void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *m)
 {
 	struct rendezvous *r = rendezvous_for(c, from, m);
-	if (r && m->runs) {
-		take_running(c, from, r, m);
-		return;
-	}
 	if (!r || !may_take(c, from, r, m))
 		return;
 	if (!r->joining)

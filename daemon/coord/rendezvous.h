@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the members of a communicator gather. The communicator's id determines the node, which
+ * Where the members of a communicator gather. The communicator's id names the node, which
  * knows which of its ranks have joined. Private to coord. */
 #ifndef COORD_RENDEZVOUS_H
 #define COORD_RENDEZVOUS_H
@@ -23,12 +23,11 @@ struct rendezvous {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
 	uint32_t nranks, uid, cuda;
-	uint32_t admit;	    /* ncclsvc_admit; between nodes, the user is the tenant */
-	uint32_t epoch;	    /* the running or the last epoch */
-	uint32_t known;	    /* the last number known to members, perhaps counted by another node */
+	uint32_t admit; /* ncclsvc_admit; between nodes, the user is the tenant */
+	uint32_t epoch; /* the running or the last epoch */
+	uint32_t known; /* the last number known to members, perhaps counted by an earlier daemon */
 	uint32_t transport; /* of GPUs' memory */
 	bool running;	    /* an epoch runs, as far as this node knows */
-	uint32_t ended;	    /* the last epoch known to have ended */
 	bool split;	/* part of a SPLIT that is not done, so no other process can take a slot */
 	int unjoinable; /* why nobody can join any more, with `refused`; 0: all can */
 	struct member_slot *members;
@@ -52,10 +51,6 @@ struct idle_user {
 
 /* ---- rendezvous_table.c ---- */
 
-/* The node that the id determines. */
-uint32_t rendezvous_node(const struct coord *c, const uint8_t *id);
-/* The first surviving node: the next one, if the id's own node is gone. */
-uint32_t rendezvous_of(const struct coord *c, const uint8_t *id);
 /* NULL: none. */
 struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id);
 /* NULL: there is no room, or no memory; for a part of a SPLIT, there is always memory. */
@@ -71,6 +66,8 @@ void rendezvous_free_slot(struct coord *c, struct rendezvous *r, struct member_s
 /* Forgets those that have had no members for long. Returns the next deadline; 0: none. */
 uint64_t rendezvous_expire(struct coord *c);
 void rendezvous_free(struct coord *c);
+/* Does a member on that node hold a rank? */
+bool rendezvous_has_member_on(const struct coord *c, uint32_t node);
 
 /* Inspection: what this node knows of a communicator without a running epoch. */
 struct rendezvous_view {

@@ -12,21 +12,6 @@
 
 #define RENDEZVOUS_MAX SVC_COMMS_MAX
 
-uint32_t rendezvous_node(const struct coord *c, const uint8_t *id)
-{
-	uint64_t word;
-	memcpy(&word, id, sizeof(word));
-	return (uint32_t)(word % c->n);
-}
-
-uint32_t rendezvous_of(const struct coord *c, const uint8_t *id)
-{
-	uint32_t node = rendezvous_node(c, id);
-	while (coord_is_gone(c, node))
-		node = (node + 1) % c->n;
-	return node;
-}
-
 struct rendezvous *rendezvous_find(const struct coord *c, const uint8_t *id)
 {
 	struct rendezvous *r;
@@ -212,7 +197,7 @@ static void describe_slot(const struct coord *c, const struct member_slot *s,
 
 struct rendezvous_view rendezvous_look(const struct coord *c, const uint8_t *id)
 {
-	const uint32_t node = rendezvous_of(c, id);
+	const uint32_t node = coord_rendezvous(c, id);
 	return (struct rendezvous_view){node, node == c->me ? rendezvous_find(c, id) : NULL};
 }
 
@@ -225,4 +210,13 @@ void rendezvous_describe(const struct coord *c, const struct rendezvous_view *v,
 		i->state = NCCLSVC_MEMBER_UNKNOWN;
 		i->elsewhere = v->node + 1;
 	}
+}
+
+bool rendezvous_has_member_on(const struct coord *c, uint32_t node)
+{
+	for (const struct rendezvous *r = c->rendezvous; r; r = r->hh.next)
+		for (uint32_t k = 0; k < r->nranks; k++)
+			if (r->members[k].state != SLOT_FREE && r->members[k].node == node)
+				return true;
+	return false;
 }

@@ -244,6 +244,13 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 		deliver(again, last[from][node] += 1);
 }
 
+bool cluster_reaches(struct cluster *c, uint32_t node)
+{
+	(void)c;
+	(void)node;
+	return true;
+}
+
 bool link_is_full(const struct cluster *c, uint32_t node)
 {
 	(void)c;

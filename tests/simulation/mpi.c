@@ -35,7 +35,7 @@ static struct message *inbox[NODES_MAX], *given[NODES_MAX];
 static struct transfer *receives, *sends;
 static uint64_t serials;
 static struct {
-	struct mpi_done done[64];
+	struct carrier_done done[64];
 	uint32_t n;
 } over[NODES_MAX];
 
@@ -114,7 +114,7 @@ static void is_over(uint32_t node, void *cookie, size_t bytes, bool failed)
 {
 	if (over[node].n == sizeof(over[node].done) / sizeof(over[node].done[0]))
 		abort();
-	over[node].done[over[node].n++] = (struct mpi_done){cookie, bytes, failed};
+	over[node].done[over[node].n++] = (struct carrier_done){cookie, bytes, failed};
 }
 
 static void move_bytes(void *arg)
@@ -175,7 +175,7 @@ static int receive_bytes(void *to, size_t bytes, int node, int tag, void *cookie
 	return 0;
 }
 
-static unsigned poll_bytes(struct mpi_done *done, unsigned max)
+static unsigned poll_bytes(struct carrier_done *done, unsigned max)
 {
 	const uint32_t n = over[node_now].n < max ? over[node_now].n : max;
 	memcpy(done, over[node_now].done, n * sizeof(*done));
@@ -200,8 +200,8 @@ static void drop(void *cookie)
 	}
 }
 
-const struct mpi_api mpi_simulated = {
-	.version = MPI_API_VERSION,
+const struct carrier mpi_simulated = {
+	.name = "test",
 	.send = send_bytes,
 	.say = say,
 	.receive = receive_bytes,

@@ -149,6 +149,8 @@ static void closed(void *node)
 	(void)node;
 }
 
+static const struct mpi_start together; /* all nodes know each other from the start */
+
 static void begin(uint32_t k)
 {
 	struct node_state *n = &nodes[k];
@@ -156,8 +158,10 @@ static void begin(uint32_t k)
 	n->loop.expire = expire;
 	n->loop.arg = n;
 	accounts_init(&n->accounts, &config, closed, n);
-	n->cluster = (struct cluster){
-		.me = k, .n = nnodes, .nodes = calloc(nnodes, sizeof(*n->cluster.nodes))};
+	n->cluster = (struct cluster){.me = k,
+				      .n = nnodes,
+				      .mpi = &together,
+				      .nodes = calloc(nnodes, sizeof(*n->cluster.nodes))};
 	n->comms = (struct comms){
 		.loop = &n->loop,
 		.config = &config,
@@ -170,8 +174,12 @@ static void begin(uint32_t k)
 	};
 	if (!n->cluster.nodes || comms_open(&n->comms))
 		abort();
-	for (uint32_t i = 0; i < nnodes; i++)
+	for (uint32_t i = 0; i < nnodes; i++) {
+		n->cluster.nodes[i].info.incarnation = 1 + i;
+		n->cluster.nodes[i].info.port = 1;
+		snprintf(n->cluster.nodes[i].info.address, CLUSTER_HOST_BYTES, "10.0.0.%u", 1 + i);
 		snprintf(n->cluster.nodes[i].info.host, CLUSTER_HOST_BYTES, "host%u", i);
+	}
 	scheduler_begin(&n->scheduler, k);
 	remote_start(&n->comms);
 	gpus_begin(n);

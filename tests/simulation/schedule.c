@@ -5,6 +5,7 @@
 #include <utlist.h>
 
 #include "base/clock.h"
+#include "channel/cluster.h"
 #include "simulation.h"
 
 #define STEPS_NS	(20 * S)
@@ -89,11 +90,21 @@ static bool has_home(const struct wanted *w, uint32_t rank)
 	return w->home_node[rank] != UINT32_MAX && nodes[w->home_node[rank]].alive;
 }
 
+/* Its members gather on any node that lives. */
+static void make_id(struct wanted *w)
+{
+	do
+		w->gathers = below(nnodes);
+	while (!nodes[w->gathers].alive);
+	for (uint32_t i = 0; i < NCCLSVC_ID_BYTES; i++)
+		w->id[i] = (uint8_t)below(256);
+	cluster_name_in(&nodes[w->gathers].cluster, w->id);
+}
+
 static void want(struct wanted *w)
 {
 	*w = (struct wanted){.cuda = chance(40)};
-	for (uint32_t i = 0; i < NCCLSVC_ID_BYTES; i++)
-		w->id[i] = (uint8_t)below(256);
+	make_id(w);
 	for (uint32_t k = 0; k < RANKS_MAX; k++)
 		w->home_node[k] = UINT32_MAX;
 	const uint32_t most =
@@ -333,6 +344,8 @@ static void end_strays(const struct wanted *w, uint32_t rank)
 static void recover(struct wanted *w)
 {
 	plain = true;
+	if (!nodes[w->gathers].alive)
+		make_id(w);
 	for (uint32_t k = 0; k < RANKS_MAX; k++)
 		end_strays(w, k);
 	for (uint32_t round = 0; round < RECOVERY_ROUNDS && !runs(w); round++) {

@@ -220,7 +220,7 @@ static void begin_node(uint32_t node, const struct transport *const *table)
 						.user_tasks_max = 1024,
 						.sessions_max = SESSIONS_MAX,
 						.comms_max = COMMS_MAX,
-						.mpi = &mpi_simulated,
+						.carrier = &mpi_simulated,
 						.node = node,
 						.nodes = nnodes,
 						.transports = table};

@@ -6,7 +6,7 @@
 #ifndef SCHEDULERS_H
 #define SCHEDULERS_H
 
-#include "channel/mpi_api.h"
+#include "channel/carrier.h"
 #include "sched/base/state.h"
 #include "sched/internode/internode_comm.h"
 #include "schedules.h"
@@ -73,7 +73,7 @@ struct svc_record node_record(uint8_t op, int32_t peer, uint32_t comm, uint64_t 
 
 /* ---- mpi.c ---- */
 
-extern const struct mpi_api mpi_simulated; /* for the node node_now */
+extern const struct carrier mpi_simulated; /* for the node node_now */
 extern uint64_t mpi_delay_ns;		   /* maximum delay of messages */
 
 void mpi_begin(void);

@@ -138,6 +138,7 @@ struct trainer {
 /* The communicators that trainers create themselves. */
 struct wanted {
 	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t gathers; /* the node that the id names */
 	uint32_t nranks;
 	bool cuda;
 	uint32_t home_node[RANKS_MAX], home_place[RANKS_MAX];

@@ -230,79 +230,6 @@ static void test_the_unstarted_are_forgotten(void **state)
 	coord_free(&c);
 }
 
-/* A JOIN from that node, for a communicator whose rendezvous was node 0. */
-static void join_from(struct coord *c, uint32_t from, bool runs)
-{
-	const struct control_join m = {
-		.nranks = 2, .rank = from - 1, .session = 1, .pid = 1, .epoch = 1, .runs = runs};
-	coord_handle(c, from, CONTROL_JOIN, &m);
-}
-
-static void say_registered(struct coord *c, uint32_t from)
-{
-	const struct control_join m = {.registered = 1};
-	coord_handle(c, from, CONTROL_JOIN, &m);
-}
-
-/* Node 0 is lost: node 1 waits for node 2, whose member holds rank 1. */
-static void test_joins_wait_for_registrations(void **state)
-{
-	struct coord c;
-	(void)state;
-	coord_init(&c, &ops, NULL, 1, 3);
-	join_from(&c, 1, false);
-	assert_null(c.rendezvous); /* node 1 has not learned of the loss */
-	lost_node = 0;
-	coord_node_lost(&c, 0);
-	say_registered(&c, 1);
-	assert_null(c.rendezvous);
-	join_from(&c, 2, true);
-	assert_non_null(c.kept_joins);
-	say_registered(&c, 2);
-	assert_null(c.kept_joins);
-	coord_free(&c);
-	lost_node = UINT32_MAX;
-}
-
-/* Node 2 sends nothing: JOINs are handled at the deadline, and later ones at once. */
-static void test_registrations_have_a_deadline(void **state)
-{
-	struct coord c;
-	(void)state;
-	coord_init(&c, &ops, NULL, 1, 3);
-	lost_node = 0;
-	coord_node_lost(&c, 0);
-	join_from(&c, 1, false);
-	assert_true(coord_expire(&c) > now);
-	assert_non_null(c.kept_joins);
-	now += NODES_REGISTER_NS;
-	coord_expire(&c);
-	assert_null(c.kept_joins);
-	assert_non_null(c.rendezvous);
-	join_from(&c, 2, false);
-	assert_null(c.kept_joins);
-	coord_free(&c);
-	lost_node = UINT32_MAX;
-}
-
-/* A withdrawn JOIN is not handled later. */
-static void test_kept_joins_are_withdrawn(void **state)
-{
-	struct coord c;
-	const struct control_withdraw w = {.session = 1};
-	(void)state;
-	coord_init(&c, &ops, NULL, 1, 3);
-	lost_node = 0;
-	coord_node_lost(&c, 0);
-	join_from(&c, 1, false);
-	coord_handle(&c, 2, CONTROL_WITHDRAW, &w); /* from another node's session */
-	assert_non_null(c.kept_joins);
-	coord_handle(&c, 1, CONTROL_WITHDRAW, &w);
-	assert_null(c.kept_joins);
-	coord_free(&c);
-	lost_node = UINT32_MAX;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -311,9 +238,6 @@ int main(void)
 		cmocka_unit_test(test_the_first_join_admits_other_users),
 		cmocka_unit_test(test_coordinator_ends),
 		cmocka_unit_test(test_the_unstarted_are_forgotten),
-		cmocka_unit_test(test_joins_wait_for_registrations),
-		cmocka_unit_test(test_registrations_have_a_deadline),
-		cmocka_unit_test(test_kept_joins_are_withdrawn),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,13 +15,21 @@ static void op_send(void *arg, uint32_t node, enum control_kind kind, const void
 static bool op_gone(void *arg, uint32_t node)
 {
 	const struct comms *s = arg;
-	return s->cluster && s->cluster->nodes[node].gone;
+	return s->cluster && node < s->cluster->n && s->cluster->nodes[node].gone;
+}
+
+static uint32_t op_rendezvous(void *arg, const uint8_t *id)
+{
+	const struct comms *s = arg;
+	return s->cluster ? cluster_rendezvous(s->cluster, id) : s->coord.me;
 }
 
 static const char *op_host(void *arg, uint32_t node)
 {
 	const struct comms *s = arg;
-	return s->cluster ? s->cluster->nodes[node].info.host : "this one";
+	return !s->cluster	      ? "this one"
+	       : node < s->cluster->n ? s->cluster->nodes[node].info.host
+				      : "unknown";
 }
 
 static uint64_t op_now(void *arg)
@@ -38,8 +46,14 @@ static void op_deadline(void *arg, uint64_t at_ns)
 
 static int op_random_id(void *arg, uint8_t id[NCCLSVC_ID_BYTES])
 {
-	(void)arg;
-	return coord_random_id(id);
+	const struct comms *s = arg;
+	return cluster_new_id(s->cluster, id);
+}
+
+/* Random, so that no other rendezvous has it; 1 if there is none. */
+static uint64_t first_name(const struct cluster *c)
+{
+	return (c ? c->nodes[c->me].info.incarnation : 1) << EPOCH_NUMBER_BITS;
 }
 
 static void op_make_nccl_id(void *arg, const uint8_t *id, uint32_t epoch, int32_t device)
@@ -69,6 +83,7 @@ void remote_start(struct comms *s)
 {
 	static const struct coord_ops ops = {
 		.send = op_send,
+		.rendezvous = op_rendezvous,
 		.gone = op_gone,
 		.host = op_host,
 		.now_ns = op_now,
@@ -79,8 +94,9 @@ void remote_start(struct comms *s)
 		.new_uid = op_new_uid,
 	};
 	s->callbacks = &callbacks;
-	coord_init(&s->coord, &ops, s, s->cluster ? s->cluster->me : 0,
-		   s->cluster ? s->cluster->n : 1);
+	coord_init(&s->coord, &ops, s, s->cluster ? s->cluster->me : 0, cluster_room(s->cluster));
+	s->coord.internode_comms = first_name(s->cluster);
+	s->coord.gpus_across = s->cluster && s->cluster->mpi;
 	s->coord.keep_ns = (uint64_t)s->config->comm_idle_seconds * 1000000000;
 	s->coord.release_ns = (uint64_t)s->config->idle_release * 1000000000;
 	remote_open(s);

@@ -47,9 +47,13 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (comm_is_member_here(m, k) && !comm_is_still_there(m, k))
 			vanished = (int32_t)k;
-	for (uint32_t node = 0; node < s->coord.n; node++)
+	for (uint32_t k = 0; m->start && k < m->nranks; k++) {
+		const uint32_t node = m->start->members[k].node;
+		if (s->cluster)
+			cluster_revive(s->cluster, node);
 		if (coord_is_gone(&s->coord, node))
 			begin_without(m, node);
+	}
 	if (!m->start)
 		return;
 	if (m->cuda && vanished >= 0 && comm_can_wait(m))
@@ -106,6 +110,8 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 		comm_fail_joins(m->comms, m, NCCLSVC_PEER_GONE, rank,
 				"a member's node was lost before the split was done");
 	begin_without(m, node);
+	if (m->start_is_over)
+		comm_try_start(m->comms, m);
 }
 
 void comm_captured_group_failed(struct comms *s, uint32_t slot, const ncclsvc_status *st)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/nofail.h"
 #include "comm/comm.h"
 #include "comm/comm_gpus.h"
 #include "comm/comms.h"
@@ -220,63 +221,19 @@ static void tell_begun(struct comms *s, const struct communicator *m)
 	}
 }
 
-/* A session waits for a rank that another node's member holds. */
-static void refuse_stray(struct comms *s, struct communicator *m, uint32_t rank)
-{
-	const struct member *member = &m->members[rank];
-	char text[SVC_TEXT_BYTES];
-	snprintf(text, sizeof(text), "rank %u of communicator %s is held by pid %d of node %d (%s)",
-		 rank, m->label, member->far_pid, member->node,
-		 coord_host(&s->coord, (uint32_t)member->node));
-	comm_refuse_join(m, rank, NCCLSVC_RANK_TAKEN, text);
-}
-
-/* Members of other nodes may join at the next rendezvous before they know that the previous one is
- * lost. */
-static void give_subcomm_up(struct comms *s, struct communicator *m)
-{
-	static const char why[] =
-		"the node where the members gathered was lost before the split was done";
-	struct control_subcomm subcomm = {.nranks = m->nranks};
-	memcpy(subcomm.id, m->id, sizeof(subcomm.id));
-	while (subcomm.rank + 1 < m->nranks && !comm_alive(&m->members[subcomm.rank]))
-		subcomm.rank++;
-	remote_subcomm_refused(s, &subcomm, m->account->tenant.uid, m->members[subcomm.rank].pid,
-			       NCCLSVC_PEER_GONE, why);
-	comm_fail_joins(s, m, NCCLSVC_PEER_GONE, -1, why);
-}
-
-/* The next rendezvous is told of members that waited at a lost rendezvous, or are in an epoch that
- * it started. */
+/* Nobody can join any more. If the rendezvous has told only some members' nodes of an epoch, the
+ * others learn of it here, and answer if their members have given up. */
 static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
 {
-	uint32_t node = rendezvous_node(&s->coord, m->id);
-	while (coord_is_gone(&s->coord, node) && node != lost)
-		node = (node + 1) % s->coord.n;
-	if (node != lost)
+	char text[SVC_TEXT_BYTES];
+	if (!cluster_gathers(s->cluster, lost, m->id))
 		return;
 	if (epoch_runs(&m->life))
 		tell_begun(s, m);
-	if (m->joining && !m->start && !comm_can_wait(m))
-		give_subcomm_up(s, m);
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		const struct member *member = &m->members[k];
-		const bool joins = comm_alive(member) && member->state == NCCLSVC_MEMBER_JOINING;
-		if (joins && epoch_runs(&m->life) && member->node >= 0)
-			refuse_stray(s, m, k);
-		else if (joins || comm_takes_part(member))
-			remote_join(m, k);
-	}
-}
-
-/* To the rendezvous of all communicators that gathered on that node: this node's members are
- * registered. */
-static void tell_registered(struct comms *s, uint32_t lost)
-{
-	const struct control_join r = {.registered = 1 + lost};
-	for (uint32_t node = 0; node < s->coord.n; node++)
-		if (!coord_is_gone(&s->coord, node))
-			remote_send(s, node, CONTROL_JOIN, &r, sizeof(r));
+	if (!m->joining || m->start)
+		return;
+	coord_lost_text(&s->coord, lost, m->label, text);
+	comm_fail_joins(s, m, NCCLSVC_PEER_GONE, -1, text);
 }
 
 void remote_node_lost(struct comms *s, uint32_t node)
@@ -290,5 +247,44 @@ void remote_node_lost(struct comms *s, uint32_t node)
 		comm_node_lost(m, node);
 		rendezvous_lost(s, m, node);
 	}
-	tell_registered(s, node);
+}
+
+void remote_node_ready(struct comms *s, uint32_t node)
+{
+	struct communicator *m, *next;
+	(void)node;
+	HASH_ITER (hh, s->comms, m, next)
+		if (m->start)
+			comm_try_start(s, m);
+}
+
+void remote_carry(struct comms *s, uint32_t node, const void *address, size_t size, uint32_t here,
+		  uint32_t there)
+{
+	struct command cmd = {.kind = COMMAND_NODE_CARRY,
+			      .carry = {.node = node, .here = here, .there = there, .bytes = size}};
+	cmd.carry.address = nofail_malloc(size + 1, "a node's address");
+	memcpy(cmd.carry.address, address, size);
+	scheduler_command(s->scheduler, &cmd);
+}
+
+static bool start_names(const struct control_start *start, uint32_t node)
+{
+	for (uint32_t k = 0; start && k < start->nranks; k++)
+		if (start->members[k].node == node)
+			return true;
+	return false;
+}
+
+bool remote_needs_node(const struct comms *s, uint32_t node)
+{
+	const struct communicator *m, *next;
+	HASH_ITER (hh, s->comms, m, next) {
+		const bool held = epoch_held(&m->life) || epoch_lives(&m->life);
+		if (m->joining && cluster_gathers(s->cluster, node, m->id))
+			return true;
+		if (start_names(m->start, node) || (held && start_names(m->begun, node)))
+			return true;
+	}
+	return rendezvous_has_member_on(&s->coord, node);
 }

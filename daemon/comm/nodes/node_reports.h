@@ -21,6 +21,13 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 /* Handles a message to the members on this node, for remote_handle. */
 void remote_deliver(struct comms *s, uint32_t from, enum control_kind kind, const void *body);
 void remote_node_lost(struct comms *s, uint32_t node);
+/* Epochs that waited for the connection to the node can begin. */
+void remote_node_ready(struct comms *s, uint32_t node);
+/* Makes the scheduler's carrier reach the node; cluster_carried follows. */
+void remote_carry(struct comms *s, uint32_t node, const void *address, size_t size, uint32_t here,
+		  uint32_t there);
+/* Does any communicator have members there, or gather there? */
+bool remote_needs_node(const struct comms *s, uint32_t node);
 
 /* ---- epochs.c: an epoch begins or ends, or a member has left ---- */
 

@@ -3,8 +3,7 @@
  *
  * The rendezvous of epochs across nodes names them by a counter, and announces the names to each
  * node in order. So a name beyond the last one announced here will come later; an announced epoch
- * is about to begin, runs, or has ended. When the rendezvous is lost, other nodes announce the
- * names that they know, soon but in any order.
+ * is about to begin, runs, or has ended.
  *
  * The memory for such messages is limited. If some are dropped, their epoch fails with LIMIT as
  * soon as it begins, since it would hang without them. */
@@ -12,17 +11,20 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "base/nofail.h"
 #include "base/timings.h"
 #include "coord/messages.h"
 #include "internode_loop.h"
 #include "unexpected.h"
 
 #define UNEXPECTED_MAX (64 * 1024 * 1024) /* bytes */
+#define ANNOUNCERS_MAX 4096
 
 struct unexpected {
 	struct unexpected *prev, *next;
 	int node;
 	size_t bytes;
+	uint64_t since_ns;
 	struct internode_header header;
 	char body[];
 };
@@ -38,9 +40,10 @@ struct announced {
 
 /* A rendezvous, with the names that it gives to epochs, in order. */
 struct announcer {
-	uint64_t announced; /* the last one announced here, while the node lives */
+	uint64_t prefix;    /* of the names */
+	uint64_t announced; /* the last one announced here */
 	uint64_t lost;	    /* messages about unannounced names up to this one were dropped */
-	uint64_t lost_ns;   /* when the node was lost; 0: it lives */
+	UT_hash_handle hh;
 };
 
 struct unexpected_messages {
@@ -48,14 +51,36 @@ struct unexpected_messages {
 	size_t bytes;
 	struct announced *announced;  /* by slot */
 	struct announced *expected;   /* those, by id */
-	struct announcer *announcers; /* [0]: names without a rendezvous */
+	struct announcer *announcers; /* by prefix; the one that was new first, first */
 };
 
-/* The index of the rendezvous that has given it: 1 + the node; 0: none, in tests. */
-static uint32_t announcer_of(const struct scheduler *sched, uint64_t id)
+static uint64_t prefix_of(uint64_t id)
 {
-	const uint64_t announcer = id >> EPOCH_RENDEZVOUS_SHIFT;
-	return announcer <= sched->config.nodes ? (uint32_t)announcer : 0;
+	return id >> EPOCH_NUMBER_BITS;
+}
+
+/* NULL: none of its names was announced here. */
+static struct announcer *announcer_of(const struct scheduler *sched, uint64_t id)
+{
+	const uint64_t prefix = prefix_of(id);
+	struct announcer *a;
+	HASH_FIND(hh, sched->unexpected->announcers, &prefix, sizeof(prefix), a);
+	return a;
+}
+
+/* The oldest gives way: its names are again taken for ones to come, for a while. */
+static struct announcer *new_announcer(struct scheduler *sched, uint64_t id)
+{
+	struct unexpected_messages *u = sched->unexpected;
+	struct announcer *oldest = u->announcers;
+	if (HASH_COUNT(u->announcers) >= ANNOUNCERS_MAX) {
+		HASH_DEL(u->announcers, oldest);
+		free(oldest);
+	}
+	struct announcer *a = nofail_calloc(1, sizeof(*a), "a rendezvous");
+	a->prefix = prefix_of(id);
+	HASH_ADD(hh, u->announcers, prefix, sizeof(a->prefix), a);
+	return a;
 }
 
 static struct announced *announced_as(const struct scheduler *sched, uint64_t id)
@@ -67,9 +92,8 @@ static struct announced *announced_as(const struct scheduler *sched, uint64_t id
 
 static bool is_to_come(const struct scheduler *sched, uint64_t id)
 {
-	const struct announcer *announcer = &sched->unexpected->announcers[announcer_of(sched, id)];
-	return id > announcer->announced &&
-	       (!announcer->lost_ns || sched->now - announcer->lost_ns < UNEXPECTED_KEPT_NS);
+	const struct announcer *a = announcer_of(sched, id);
+	return !a || id > a->announced;
 }
 
 bool unexpected_is_announced(const struct scheduler *sched, uint64_t id)
@@ -80,7 +104,8 @@ bool unexpected_is_announced(const struct scheduler *sched, uint64_t id)
 static bool is_lost(const struct scheduler *sched, uint64_t id)
 {
 	const struct announced *a = announced_as(sched, id);
-	return a ? a->lost : id <= sched->unexpected->announcers[announcer_of(sched, id)].lost;
+	const struct announcer *by = announcer_of(sched, id);
+	return a ? a->lost : by && id <= by->lost;
 }
 
 /* ---- Messages ---- */
@@ -122,11 +147,13 @@ static void drop_all(struct scheduler *sched, uint64_t id)
 static void lose(struct scheduler *sched, uint64_t id)
 {
 	struct announced *a = announced_as(sched, id);
-	struct announcer *announcer = &sched->unexpected->announcers[announcer_of(sched, id)];
+	struct announcer *by = announcer_of(sched, id);
+	if (!a && !by)
+		by = new_announcer(sched, id);
 	if (a)
 		a->lost = true;
-	else if (id > announcer->lost)
-		announcer->lost = id;
+	else if (id > by->lost)
+		by->lost = id;
 	drop_all(sched, id);
 }
 
@@ -145,7 +172,7 @@ void unexpected_keep(struct scheduler *sched, const struct internode_header *h, 
 		refuse(sched, h, body, node);
 		return;
 	}
-	*m = (struct unexpected){.node = node, .bytes = size, .header = *h};
+	*m = (struct unexpected){.node = node, .bytes = size, .since_ns = sched->now, .header = *h};
 	memcpy(m->body, body, h->bytes);
 	sched->unexpected->bytes += size;
 	DL_APPEND(sched->unexpected->messages, m);
@@ -164,10 +191,11 @@ static void sweep(struct scheduler *sched)
 
 static void note_name(struct scheduler *sched, uint64_t id)
 {
-	struct announcer *announcer = &sched->unexpected->announcers[announcer_of(sched, id)];
-	if (announcer->lost_ns || id <= announcer->announced)
+	struct announcer *a = announcer_of(sched, id);
+	a = a ? a : new_announcer(sched, id);
+	if (id <= a->announced)
 		return;
-	announcer->announced = id;
+	a->announced = id;
 	sweep(sched);
 }
 
@@ -218,20 +246,15 @@ void unexpected_deliver(struct scheduler *sched, struct comm *c)
 	note_name(sched, id);
 }
 
-void unexpected_node_lost(struct scheduler *sched, uint32_t node)
-{
-	sched->unexpected->announcers[1 + node].lost_ns = sched->now;
-}
-
+/* The rendezvous announces a name to all nodes at once; what is still unannounced after long never
+ * will be. */
 void unexpected_expire(struct scheduler *sched)
 {
-	const struct unexpected *m = sched->unexpected->messages; /* the oldest */
-	if (!m)
-		return;
-	const uint64_t lost_ns =
-		sched->unexpected->announcers[announcer_of(sched, m->header.internode_id)].lost_ns;
-	if (lost_ns && sched->now - lost_ns >= UNEXPECTED_KEPT_NS)
-		sweep(sched);
+	struct unexpected *m; /* the oldest */
+	while ((m = sched->unexpected->messages) &&
+	       sched->now - m->since_ns >= UNEXPECTED_KEPT_NS &&
+	       !announced_as(sched, m->header.internode_id))
+		lose(sched, m->header.internode_id);
 }
 
 bool unexpected_init(struct scheduler *sched)
@@ -240,19 +263,22 @@ bool unexpected_init(struct scheduler *sched)
 	sched->unexpected = u;
 	if (!u)
 		return false;
-	u->announcers = calloc(1 + sched->config.nodes, sizeof(*u->announcers));
 	u->announced = calloc(sched->config.comms_max, sizeof(*u->announced));
-	return u->announcers && u->announced;
+	return u->announced;
 }
 
 void unexpected_finish(struct scheduler *sched)
 {
 	struct unexpected_messages *u = sched->unexpected;
+	struct announcer *a;
 	if (!u)
 		return;
 	HASH_CLEAR(hh, u->expected);
 	free(u->announced);
-	free(u->announcers);
+	while ((a = u->announcers)) {
+		HASH_DEL(u->announcers, a);
+		free(a);
+	}
 	while (u->messages) {
 		struct unexpected *m = u->messages;
 		take(sched, m);

@@ -17,9 +17,7 @@ bool unexpected_is_announced(const struct scheduler *sched, uint64_t id);
 void unexpected_announce(struct scheduler *sched, uint32_t slot, uint64_t id);
 /* Takes the messages that came before the epoch began; fails the epoch if any was lost. */
 void unexpected_deliver(struct scheduler *sched, struct comm *c);
-/* From now on, other nodes announce the epochs that this node had not announced. */
-void unexpected_node_lost(struct scheduler *sched, uint32_t node);
-/* Drops the messages whose epoch no node has announced in time. */
+/* Drops the messages whose epoch was not announced in time. */
 void unexpected_expire(struct scheduler *sched);
 void unexpected_finish(struct scheduler *sched);
 
