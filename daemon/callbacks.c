@@ -6,6 +6,7 @@
 #include "comm/comm_gpus.h"
 #include "comm/nodes/node_reports.h"
 #include "comm/peer/share_log.h"
+#include "coord/node_numbers.h"
 #include "memory/memory.h"
 #include "server/relay.h"
 #include "server/server_state.h"
@@ -65,9 +66,32 @@ static void on_node_lost(void *owner, uint32_t node)
 	remote_node_lost(&s->comms, node);
 }
 
+static void on_node_ready(void *owner, uint32_t node)
+{
+	struct server *s = owner;
+	remote_node_ready(&s->comms, node);
+}
+
+static void on_carry(void *owner, uint32_t node, const void *address, size_t size, uint32_t here,
+		     uint32_t there)
+{
+	struct server *s = owner;
+	remote_carry(&s->comms, node, address, size, here, there);
+}
+
+static bool on_needs(void *owner, uint32_t node)
+{
+	struct server *s = owner;
+	return remote_needs_node(&s->comms, node);
+}
+
 static const struct cluster_callbacks cluster_callbacks = {
 	.message = on_message,
 	.node_lost = on_node_lost,
+	.node_ready = on_node_ready,
+	.carry = on_carry,
+	.needs = on_needs,
+	.visit_nodes = messages_visit_nodes,
 };
 
 /* ---- GPUs ---- */

@@ -187,6 +187,8 @@ static void on_hangup(uv_signal_t *handle, int signum)
 		log_set_level((enum log_level)d->config.log_level);
 		start_keepalive(d);
 		server_reload(d->server);
+		if (d->cluster)
+			cluster_reload(d->cluster, &d->config);
 		log_info("SIGHUP: changed: %s", changes.applied[0] ? changes.applied : "nothing");
 		if (changes.restart[0])
 			log_warning("SIGHUP: these need a restart: %s", changes.restart);
@@ -291,7 +293,7 @@ static int compare_nodes(struct daemon *d)
 	char note[64], was[64];
 	socket_read_note(&d->socket.socket, was, sizeof(was));
 	note[0] = '\0';
-	if (d->cluster)
+	if (d->cluster && d->cluster->mpi)
 		snprintf(note, sizeof(note), "node %u of %u", d->cluster->me, d->cluster->n);
 	else if (was[0] && !cluster_unwanted(&d->config, d->envp)) {
 		log_error("the daemon on %s was %.40s, and did not exit with the other nodes; this "
@@ -373,6 +375,9 @@ static int start(struct daemon *d)
 	int several = cluster_wanted(&d->config, d->envp);
 	if (several < 0 ||
 	    (several && !(d->cluster = cluster_create(&d->loop, &d->config, d->envp))))
+		return -1;
+	if (!several && cluster_serves(&d->config) &&
+	    !(d->cluster = cluster_open(&d->loop, &d->config)))
 		return -1;
 	if (fill_node_in(d))
 		return -1;

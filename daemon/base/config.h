@@ -25,7 +25,7 @@ enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_NCCL, CONFIG_TRA
 
 enum config_source { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_OPTION, CONFIG_ENVIRONMENT };
 
-#define CONFIG_KEYS_MAX 40
+#define CONFIG_KEYS_MAX 64
 
 struct config {
 	/* Empty only under socket activation, where the socket is inherited. */
@@ -64,7 +64,10 @@ struct config {
 	int world_horizontal, world_pipeline;
 	int cluster_bootstrap;	    /* enum config_bootstrap */
 	char cluster_interface[64]; /* name or address; empty: choose */
-	int cluster_seconds;	    /* how long nodes wait for each other at the start */
+	int cluster_port;	    /* for links that other daemons open; 0: any */
+	char cluster_key_file[256]; /* empty: none */
+	char cluster_certificate[256], cluster_private_key[256], cluster_ca[256]; /* likewise */
+	int cluster_seconds; /* how long nodes wait for each other at the start */
 
 	char file[PATH_MAX];		       /* the file that was read; empty: none */
 	unsigned char source[CONFIG_KEYS_MAX]; /* enum config_source, by index in the table */

@@ -1,51 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The other nodes' daemons. One daemon runs on each node. MPI starts all of them together, and they
- * find each other through MPI. Then each keeps a TCP connection to every other one:
+ * The other nodes' daemons, and the connections to them.
  *
- *   start.c    MPI, and the first exchange between nodes
- *   link.c     the connections
+ *   nodes.c   the table of nodes. A node's number is its place there, and means nothing elsewhere:
+ *             messages that name nodes are translated on their way (link.c).
+ *   link.c    the connections. A daemon connects to another when it has something to say to it, and
+ *             sends only over connections that it has opened.
+ *   open.c    a daemon that serves communicators with ranks on other nodes
+ *   start.c   daemons that mpirun starts together: they find each other through MPI, are all
+ *             connected from the start, and have the same numbers on all nodes
  *
- * Each node sends keep-alives to all others, so that a stalled node is noticed. A missing
- * keep-alive by itself ends nothing; the end of a connection or a deadline does.
+ * Each node sends keep-alives to those that it is connected to, so that a stalled node is noticed.
+ * A missing keep-alive by itself ends nothing; the end of a connection or a deadline does.
  */
 #ifndef CHANNEL_CLUSTER_H
 #define CHANNEL_CLUSTER_H
 
 #include <uv.h>
 
-#include "mpi_api.h"
+#include "mpi_start.h"
 #include "proto/ncclsvc_types.h"
 
-#define CLUSTER_NODES_MAX  1024
+#define CLUSTER_NODES_MAX  CARRIER_NODES
 #define CLUSTER_KEY_BYTES  32
 #define CLUSTER_HOST_BYTES 64
+#define CLUSTER_NO_NODE	   UINT32_MAX
 
 struct cluster;
 struct config;
 struct link;
+struct tls_site;
 
-/* Sent by each node to all others at the start. */
 struct node_info {
 	uint32_t magic;
 	uint16_t port;
 	uint16_t reserved;
 	int32_t pid;
-	uint32_t ranks; /* of the world, on this node */
+	uint32_t ranks;	      /* of the world, on this node */
+	uint64_t incarnation; /* random: a daemon that is started again is another one */
 	char address[CLUSTER_HOST_BYTES];
 	char host[CLUSTER_HOST_BYTES];
 	char version[NCCLSVC_NAME_BYTES];
+	/* Where mpirun starts the daemons: */
 	uint8_t key[CLUSTER_KEY_BYTES];	 /* node 0's is used */
 	uint8_t world[NCCLSVC_ID_BYTES]; /* likewise */
 };
 
 struct node {
-	struct node_info info;
-	struct link *link; /* NULL: the node is gone, or is this one */
-	bool gone;
+	struct node_info info; /* without a connection, only the address and the port are known */
+	struct link *out;      /* opened by this node, which sends over it; NULL: none */
+	struct link *in;       /* opened by the other node */
+	bool carried;	       /* the carrier can reach it */
+	bool gone;	       /* the last connection was lost, and none is wanted yet */
+	bool left;	       /* it announced that it exits */
+	uint32_t here, there;  /* labels: see struct carrier */
+	uint32_t *numbers; /* [CLUSTER_NODES_MAX]: that node's numbers, in this node's; or NULL */
+	uint8_t told[CLUSTER_NODES_MAX / 8]; /* this node's numbers that it knows */
 	uint64_t lost_ns;
 	uint64_t last_seen_ns; /* when its last message arrived */
-	bool left;	       /* it announced that it exits */
+	uint64_t used_ns;      /* when this node last sent it anything but keep-alives */
 };
 
 /* Callbacks to the layers above. */
@@ -53,6 +66,16 @@ struct cluster_callbacks {
 	/* A message came from another node. */
 	void (*message)(void *owner, uint32_t from, unsigned kind, const void *body, size_t size);
 	void (*node_lost)(void *owner, uint32_t node);
+	/* Nothing keeps messages to the node, or its operations, waiting any more. */
+	void (*node_ready)(void *owner, uint32_t node);
+	/* Makes the carrier reach the node; cluster_carried follows, later. */
+	void (*carry)(void *owner, uint32_t node, const void *address, size_t size, uint32_t here,
+		      uint32_t there);
+	/* Does any communicator have members there, or gather there? */
+	bool (*needs)(void *owner, uint32_t node);
+	/* Calls visit for each number of a node in a message. */
+	void (*visit_nodes)(unsigned kind, void *body, size_t size,
+			    void (*visit)(void *arg, uint32_t *node), void *arg);
 };
 
 struct cluster {
@@ -60,12 +83,15 @@ struct cluster {
 	void *owner;
 	uv_loop_t *loop;
 	void *module;
-	const struct mpi_api *mpi;
+	const struct carrier *carrier;
+	const struct mpi_start *mpi; /* NULL: the daemon was started alone */
 	struct mpi_place place;
 	uint32_t me, n;
-	struct node *nodes; /* [n] */
-	uint32_t connected;
+	struct node *nodes; /* [n]; room for CLUSTER_NODES_MAX if the daemon was started alone */
+	struct tls_site *site;
+	uint32_t ready;	    /* nodes that this node can send to */
 	uint64_t sent;	    /* messages, without keep-alives */
+	uint64_t strangers; /* connections that did not prove to be another daemon's */
 	struct link *links; /* including those not yet identified */
 	uv_tcp_t listener;
 	uv_timer_t timer; /* for the start's deadline, then for this node's keep-alives */
@@ -82,6 +108,12 @@ int cluster_wanted(const struct config *config, char *const envp[]);
 bool cluster_unwanted(const struct config *config, char *const envp[]);
 /* Meets the other daemons, however long they take to start; NULL after logging an error. */
 struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, char *const envp[]);
+/* Is the daemon configured to serve communicators with ranks on other nodes by itself? */
+bool cluster_serves(const struct config *config);
+/* Listens for other nodes' daemons; NULL after logging an error. */
+struct cluster *cluster_open(uv_loop_t *loop, const struct config *config);
+/* Reads the keys or certificates again, for connections from now on. Logs. */
+void cluster_reload(struct cluster *c, const struct config *config);
 /* From now on, messages from the other nodes are handled, including those kept so far. */
 void cluster_attach(struct cluster *c, const struct cluster_callbacks *callbacks, void *owner);
 /* Tells the others, and closes the connections; the loop must then run until it ends. */
@@ -91,5 +123,32 @@ void cluster_close(struct cluster *c);
 void cluster_destroy(struct cluster *c, int code);
 /* Replaces %r in a path with the node's number. Returns 0, or -1 if the path gets too long. */
 int cluster_fill_path(const struct cluster *c, char *path, size_t size);
+
+/* ---- nodes.c ---- */
+
+/* The node at that address, which gets a number if it has none; CLUSTER_NO_NODE: no room. */
+uint32_t cluster_node_at(struct cluster *c, const char *address, uint16_t port);
+/* Where the members of the communicator with that id gather; CLUSTER_NO_NODE: no room for it. */
+uint32_t cluster_rendezvous(struct cluster *c, const uint8_t *id);
+/* Do its members gather on that node, or did they until it was lost? Gives out no numbers. */
+bool cluster_gathers(const struct cluster *c, uint32_t node, const uint8_t *id);
+/* A new random id whose members gather on this node; NULL: a daemon without other nodes. Returns 0,
+ * or -1 if no random numbers are available. */
+int cluster_new_id(const struct cluster *c, uint8_t id[NCCLSVC_ID_BYTES]);
+/* The members of that id are to gather on this node. */
+void cluster_name_in(const struct cluster *c, uint8_t id[NCCLSVC_ID_BYTES]);
+/* A lost node may be back: connects to it when there is something to send. */
+void cluster_revive(struct cluster *c, uint32_t node);
+/* Its IPv4 address, then 16 bits of its port; 0: it has none, or all nodes know its number. */
+uint64_t cluster_ipv4(const struct cluster *c, uint32_t node);
+/* All nodes' numbers are less. */
+uint32_t cluster_room(const struct cluster *c);
+
+/* ---- link.c ---- */
+
+/* Can this node and its carrier reach that node? If not yet, connects to it. */
+bool cluster_reaches(struct cluster *c, uint32_t node);
+/* The answer to the callback `carry`. */
+void cluster_carried(struct cluster *c, uint32_t node, bool failed);
 
 #endif

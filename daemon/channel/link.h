@@ -32,6 +32,8 @@ enum control_kind {
 	CONTROL_DESCRIPTION, /* -> members' nodes: what a member says about a failure */
 	CONTROL_LIST,	     /* -> any node: a client there asks for a chunk of a list */
 	CONTROL_LISTED,	     /* the answer */
+	CONTROL_NODE,	     /* what a number of the sender's table means: struct control_node */
+	CONTROL_CLOSE,	     /* the connection is no longer needed; no message is lost */
 	CONTROL_END,
 };
 
@@ -41,10 +43,28 @@ struct control_header {
 	uint16_t reserved;
 };
 
+/* First from the side that has opened the connection; then the other side answers, when its carrier
+ * can reach the sender. */
 struct control_hello {
-	uint32_t magic;
-	uint32_t node;
-	uint8_t key[CLUSTER_KEY_BYTES];
+	uint32_t magic, protocol;
+	uint64_t incarnation;
+	uint32_t label; /* the receiver's: see struct carrier */
+	int32_t pid;
+	uint16_t port;
+	uint16_t carrier_bytes; /* of the carrier's address; 0: it needs none */
+	uint32_t reserved;
+	char address[CLUSTER_HOST_BYTES];
+	char host[CLUSTER_HOST_BYTES];
+	char version[NCCLSVC_NAME_BYTES];
+	uint8_t carrier[CARRIER_ADDRESS_MAX];
+};
+
+/* Sent before the first message that names the node. */
+struct control_node {
+	uint32_t number; /* in the sender's table */
+	uint16_t port;
+	uint16_t reserved;
+	char address[CLUSTER_HOST_BYTES];
 };
 
 struct control_beat {
@@ -55,10 +75,10 @@ struct control_beat {
 #define CONTROL_BODY_MAX (SVC_HOST_RANKS_MAX * 160)
 
 /* Returns 0, or -1 after a message was logged. */
-int link_listen(struct cluster *c, const char *address);
+int link_listen(struct cluster *c, const char *address, uint16_t port);
 /* Connects to all others, and accepts their connections. */
 int link_all(struct cluster *c);
-/* Sends to another node. */
+/* Sends to another node, which this node connects to if needed. If that fails, the node is lost. */
 void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const void *body,
 	       size_t size);
 /* Handles messages that came before the server existed. */

@@ -148,7 +148,7 @@ static int send_bytes(const void *from, size_t bytes, int node, int tag, void *c
 static int say(const void *from, size_t bytes, int node, void *cookie)
 {
 	int over = 0;
-	if (send_bytes(from, bytes, node, MPI_TAG_CONTROL, cookie))
+	if (send_bytes(from, bytes, node, CARRIER_TAG_CONTROL, cookie))
 		return -1;
 	if (MPI_Test(&requests[active - 1], &over, MPI_STATUS_IGNORE)) {
 		active--;
@@ -182,21 +182,21 @@ static int descending(const void *a, const void *b)
 
 /* A receive that has matched a message cannot be cancelled, and may never end without the sender.
  */
-static unsigned give_up(struct mpi_done *done, unsigned max)
+static unsigned give_up(struct carrier_done *done, unsigned max)
 {
 	const double now = seconds();
 	unsigned n = 0;
 	for (unsigned i = active; i-- > 0 && n < max;) {
 		if (!dropped[i] || now - dropped[i] < MPI_DROP_SECONDS)
 			continue;
-		done[n++] = (struct mpi_done){.cookie = cookies[i], .failed = true};
+		done[n++] = (struct carrier_done){.cookie = cookies[i], .failed = true};
 		MPI_Request_free(&requests[i]);
 		remove_at(i);
 	}
 	return n;
 }
 
-static unsigned poll_done(struct mpi_done *done, unsigned max)
+static unsigned poll_done(struct carrier_done *done, unsigned max)
 {
 	static MPI_Status statuses[POLL_MAX];
 	int indices[POLL_MAX], n = 0;
@@ -220,7 +220,7 @@ static unsigned poll_done(struct mpi_done *done, unsigned max)
 			      (error == MPI_ERR_IN_STATUS && statuses[i].MPI_ERROR != MPI_SUCCESS);
 		if (receives[at] && !failed)
 			MPI_Get_count(&statuses[i], MPI_BYTE, &count);
-		done[i] = (struct mpi_done){cookies[at], count > 0 ? (size_t)count : 0, failed};
+		done[i] = (struct carrier_done){cookies[at], count > 0 ? (size_t)count : 0, failed};
 	}
 	qsort(indices, (size_t)n, sizeof(indices[0]), descending);
 	for (int i = 0; i < n; i++)
@@ -254,7 +254,7 @@ static void drop(void *cookie)
 static int post_ear(unsigned slot)
 {
 	return MPI_Irecv(ears.memory + slot * ears.bytes, (int)ears.bytes, MPI_BYTE, MPI_ANY_SOURCE,
-			 MPI_TAG_CONTROL, world, &ears.requests[slot]);
+			 CARRIER_TAG_CONTROL, world, &ears.requests[slot]);
 }
 
 static int listen_for(unsigned slots, size_t bytes)
@@ -305,16 +305,25 @@ static void finish(bool alone)
 		MPI_Finalize();
 }
 
-__attribute__((visibility("default"))) const struct mpi_api ncclsvc_mpi = {
-	.version = MPI_API_VERSION,
+static size_t no_address(void *out, size_t size)
+{
+	(void)out;
+	(void)size;
+	return 0;
+}
+
+__attribute__((visibility("default"))) const struct mpi_start ncclsvc_mpi = {
+	.version = CARRIER_VERSION,
 	.start = start,
 	.allgather = allgather,
-	.send = send_bytes,
-	.say = say,
-	.receive = receive_bytes,
-	.poll = poll_done,
-	.drop = drop,
-	.listen = listen_for,
-	.hear = hear,
-	.finish = finish,
+	.carrier = {.name = "MPI",
+		    .address = no_address,
+		    .send = send_bytes,
+		    .say = say,
+		    .receive = receive_bytes,
+		    .poll = poll_done,
+		    .drop = drop,
+		    .listen = listen_for,
+		    .hear = hear,
+		    .finish = finish},
 };

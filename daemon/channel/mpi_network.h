@@ -3,7 +3,7 @@
 #ifndef CLUSTER_MPI_NETWORK_H
 #define CLUSTER_MPI_NETWORK_H
 
-#include "mpi_api.h"
+#include "mpi_start.h"
 
 /* Call before MPI_Init. Sets Open MPI's variables, except those set in the environment. Returns
  * whether MPI_Init makes all connections that will be needed, so that the ports may be closed after

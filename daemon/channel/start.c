@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How several daemons form a cluster: MPI starts them, and exchanges the information that they need
  * about each other. */
-#include <arpa/inet.h>
-#include <dlfcn.h>
-#include <ifaddrs.h>
-#include <limits.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +16,9 @@
 #include "build_config.h"
 #include "cluster.h"
 #include "link.h"
+#include "module.h"
+#include "reach.h"
+#include "tls.h"
 
 #define NODE_INFO_MAGIC UINT32_C(0x63617264)
 #define MODULE		"ncclsvc-mpi.so"
@@ -90,39 +86,6 @@ int cluster_wanted(const struct config *config, char *const envp[])
 	return -1;
 }
 
-/* ---- The module ---- */
-
-static const struct mpi_api *open_module(void **module)
-{
-	static const char *const places[] = {".", "../libexec/ncclsvc", NCCLSVC_LIBEXECDIR, NULL};
-	char self[PATH_MAX], path[PATH_MAX * 2];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	char why[512] = "not found";
-	self[n > 0 ? n : 0] = '\0';
-	char *slash = strrchr(self, '/');
-	if (slash)
-		*slash = '\0';
-	for (int i = 0; places[i]; i++) {
-		if (places[i][0] == '/')
-			snprintf(path, sizeof(path), "%s/%s", places[i], MODULE);
-		else
-			snprintf(path, sizeof(path), "%s/%s/%s", self, places[i], MODULE);
-		if (access(path, F_OK))
-			continue;
-		/* Open MPI's own modules need its symbols. */
-		*module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-		const struct mpi_api *api = *module ? dlsym(*module, MPI_API_SYMBOL) : NULL;
-		if (api && api->version == MPI_API_VERSION)
-			return api;
-		snprintf(why, sizeof(why), "%s",
-			 *module ? "it has a different version" : dlerror());
-		break;
-	}
-	log_error("a cluster of several nodes needs the module %s, beside the daemon or in %s: %s",
-		  MODULE, NCCLSVC_LIBEXECDIR, why);
-	return NULL;
-}
-
 /* ---- A deadline for blocking calls ---- */
 
 struct watchdog {
@@ -175,82 +138,14 @@ static void watchdog_stop(struct watchdog *w)
 	pthread_mutex_destroy(&w->lock);
 }
 
-/* ---- The address at which other nodes reach this node ---- */
-
-struct reach {
-	char interface[IF_NAMESIZE]; /* empty: no interface of this machine has the address */
-	char address[CLUSTER_HOST_BYTES];
-};
-
-/* wanted: a name or an address; NULL: any interface except loopback. */
-static bool matches(const struct ifaddrs *i, const char *wanted)
-{
-	uint8_t address[sizeof(struct in6_addr)];
-	const int family = i->ifa_addr->sa_family;
-	if (!(i->ifa_flags & IFF_UP))
-		return false;
-	if (!wanted)
-		return !(i->ifa_flags & IFF_LOOPBACK);
-	if (!strcmp(wanted, i->ifa_name))
-		return true;
-	if (inet_pton(family, wanted, address) != 1)
-		return false;
-	if (family == AF_INET)
-		return !memcmp(address, &((struct sockaddr_in *)i->ifa_addr)->sin_addr,
-			       sizeof(struct in_addr));
-	return !memcmp(address, &((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr, sizeof(address));
-}
-
-static bool find_reach(const char *wanted, struct reach *out)
-{
-	struct ifaddrs *all, *i;
-	bool found = false;
-	if (getifaddrs(&all))
-		return false;
-	for (int family = 0; family < 2 && !found; family++) {
-		for (i = all; i && !found; i = i->ifa_next) {
-			if (!i->ifa_addr || i->ifa_addr->sa_family != (family ? AF_INET6 : AF_INET))
-				continue;
-			if (!matches(i, wanted))
-				continue;
-			socklen_t length =
-				family ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-			found = getnameinfo(i->ifa_addr, length, out->address, sizeof(out->address),
-					    NULL, 0, NI_NUMERICHOST) == 0;
-			snprintf(out->interface, sizeof(out->interface), "%s", i->ifa_name);
-		}
-	}
-	freeifaddrs(all);
-	return found;
-}
-
-static struct reach choose_reach(const struct config *config, bool one_machine)
-{
-	struct reach r = {.interface = ""};
-	const char *wanted = config->cluster_interface;
-	if (!wanted[0] && !one_machine && find_reach(NULL, &r))
-		return r;
-	if (!wanted[0])
-		wanted = "127.0.0.1";
-	if (!find_reach(wanted, &r)) {
-		r.interface[0] = '\0';
-		snprintf(r.address, sizeof(r.address), "%s", wanted);
-	}
-	return r;
-}
-
 static int exchange_node_info(struct cluster *c, const struct config *config)
 {
 	struct node_info *mine = &c->nodes[c->me].info;
 	struct node_info *all = calloc(c->n, sizeof(*all));
 	mine->magic = NODE_INFO_MAGIC;
-	mine->pid = getpid();
-	mine->ranks = (uint32_t)config->ranks;
-	gethostname(mine->host, sizeof(mine->host) - 1);
-	snprintf(mine->version, sizeof(mine->version), "%s", NCCLSVC_VERSION_STRING);
-	if (!all || getrandom(mine->key, sizeof(mine->key), 0) != sizeof(mine->key) ||
-	    getrandom(mine->world, sizeof(mine->world), 0) != sizeof(mine->world) ||
-	    c->mpi->allgather(mine, all, sizeof(*mine))) {
+	if (!all || node_info_fill(mine, config) ||
+	    getrandom(mine->key, sizeof(mine->key), 0) != sizeof(mine->key) ||
+	    cluster_new_id(c, mine->world) || c->mpi->allgather(mine, all, sizeof(*mine))) {
 		log_error("MPI: the nodes could not exchange their addresses");
 		free(all);
 		return -1;
@@ -276,7 +171,7 @@ static int start_mpi(struct cluster *c, const struct config *config, char *const
 	const long together = started_together(envp);
 	const bool mpirun = paths_env(envp, "OMPI_COMM_WORLD_SIZE");
 	const bool one_machine = on_one_machine(envp);
-	const struct reach reach = choose_reach(config, one_machine);
+	const struct reach reach = reach_choose(config, one_machine);
 	const struct mpi_network network = {one_machine,
 					    reach.interface[0] ? reach.interface : NULL};
 	char why[512];
@@ -314,12 +209,37 @@ static int connect_nodes(struct cluster *c, const struct config *config, char *c
 	if (!c->nodes) {
 		log_error("%u nodes: a cluster can have at most %d", c->n, CLUSTER_NODES_MAX);
 	} else {
-		const struct reach reach = choose_reach(config, c->place.locals == c->place.nodes);
-		if (!link_listen(c, reach.address) && !exchange_node_info(c, config))
-			error = c->mpi->listen(EARS, EAR_BYTES);
+		const struct reach reach = reach_choose(config, c->place.locals == c->place.nodes);
+		if (!link_listen(c, reach.address, 0) && !exchange_node_info(c, config))
+			error = c->carrier->listen(EARS, EAR_BYTES);
 	}
 	watchdog_stop(&w);
 	return error;
+}
+
+static const struct mpi_start *open_mpi(void **module)
+{
+	char why[512];
+	const struct mpi_start *mpi =
+		module_open(MODULE, MPI_START_SYMBOL, module, why, sizeof(why));
+	if (mpi && mpi->version == CARRIER_VERSION)
+		return mpi;
+	log_error("a cluster of several nodes needs the module " MODULE
+		  ", beside the daemon or in " NCCLSVC_LIBEXECDIR ": %s",
+		  mpi ? "it has a different version" : why);
+	return NULL;
+}
+
+/* All nodes use node 0's key. */
+static int share_key(struct cluster *c)
+{
+	char why[512];
+	const struct tls_config tls = {.key = c->nodes[0].info.key, .key_bytes = CLUSTER_KEY_BYTES};
+	c->site = tls_site_create(&tls, why, sizeof(why));
+	if (c->site)
+		return 0;
+	log_error("%s", why);
+	return -1;
 }
 
 struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, char *const envp[])
@@ -328,8 +248,9 @@ struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, cha
 	if (!c)
 		return NULL;
 	c->loop = loop;
-	c->mpi = open_module(&c->module);
-	if (!c->mpi || connect_nodes(c, config, envp) || link_all(c)) {
+	c->mpi = open_mpi(&c->module);
+	c->carrier = c->mpi ? &c->mpi->carrier : NULL;
+	if (!c->mpi || connect_nodes(c, config, envp) || share_key(c) || link_all(c)) {
 		log_flush();
 		/* MPI's own threads and its launcher must not wait for the others. */
 		_exit(EXIT_FAILURE);
@@ -357,13 +278,16 @@ void cluster_close(struct cluster *c)
 void cluster_destroy(struct cluster *c, int code)
 {
 	struct watchdog w;
+	tls_site_free(c->site);
 	/* Daemons that continue make MPI_Finalize wait, which is no failure. */
 	log_flush();
 	if (watchdog_start(&w, MPI_FINISH_SECONDS, NULL)) {
 		w.code = code;
-		c->mpi->finish(false);
+		c->carrier->finish(false);
 		watchdog_stop(&w);
 	}
+	for (uint32_t i = 0; i < c->n; i++)
+		free(c->nodes[i].numbers);
 	free(c->nodes);
 	free(c);
 }

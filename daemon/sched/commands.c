@@ -404,6 +404,10 @@ static bool run_command(struct scheduler *sched, const struct command *c)
 	case COMMAND_EPOCH_NAMED:
 		unexpected_announce(sched, c->epoch_named.comm, c->epoch_named.internode_id);
 		break;
+	case COMMAND_NODE_CARRY:
+		internode_comm_carry(sched, c);
+		free(c->carry.address);
+		break;
 	case COMMAND_NODE_LOST:
 		internode_comm_node_lost(sched, c->node.node);
 		break;

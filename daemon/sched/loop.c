@@ -131,7 +131,7 @@ static uint64_t sleep_ns(struct scheduler *sched)
 	uint64_t ns = waits_for_gpus(sched) ? nap_ns(sched, ms)
 		      : ms < 0		    ? UINT64_MAX
 					    : (uint64_t)ms * 1000000;
-	uint64_t nodes = sched->config.mpi ? internode_comm_sleep_ns(sched) : UINT64_MAX;
+	uint64_t nodes = sched->config.carrier ? internode_comm_sleep_ns(sched) : UINT64_MAX;
 	return ns < nodes ? ns : nodes;
 }
 
@@ -161,9 +161,9 @@ static void fall_asleep(struct scheduler *sched)
 	/* Either the other side sees the flag and writes the eventfd, or this thread sees its data.
 	 */
 	if (atomic_load(&sched->commands_queued) == sched->commands_run && !collect_jobs(sched) &&
-	    !(sched->config.mpi && internode_comm_poll(sched)) && !sched->ready &&
+	    !(sched->config.carrier && internode_comm_poll(sched)) && !sched->ready &&
 	    !sched->nactive && !sched->dirty && !sched->inputs_due) {
-		if (waits_for_gpus(sched) || sched->config.mpi)
+		if (waits_for_gpus(sched) || sched->config.carrier)
 			look_ns(sched, sleep_ns(sched));
 		else
 			look(sched, sleep_ms(sched));
@@ -295,8 +295,9 @@ static bool do_round(struct scheduler *sched, struct rounds *r)
 		busy |= poll_transports(sched);
 	/* While tasks wait for other nodes, poll at once; otherwise their messages can wait a
 	 * little. */
-	if (sched->config.mpi && (sched->internode->committed || sched->internode->ops ||
-				  sched->now - sched->internode->polled_ns >= SCHEDULER_LOOK_NS))
+	if (sched->config.carrier &&
+	    (sched->internode->committed || sched->internode->ops ||
+	     sched->now - sched->internode->polled_ns >= SCHEDULER_LOOK_NS))
 		busy |= internode_comm_poll(sched);
 	/* Checking for sleepers means waiting until the statuses are visible. Polling clients see
 	 * them anyway, so first check whether there is more work. */

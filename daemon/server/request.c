@@ -256,6 +256,15 @@ static void drain(struct server *s, struct session *c, uint32_t serial, const st
 	session_reply(c, SVC_DRAIN, serial, NULL, 0, NULL, 0);
 }
 
+static void make_id(struct server *s, struct session *c, uint32_t serial)
+{
+	struct svc_id_reply r;
+	if (cluster_new_id(s->cluster, r.id))
+		session_error(c, SVC_ID, serial, NCCLSVC_SYSTEM, "getrandom: %s", strerror(errno));
+	else
+		session_reply(c, SVC_ID, serial, &r, sizeof(r), NULL, 0);
+}
+
 static void submit(struct server *s, struct session *c, uint32_t serial, const struct svc_record *r)
 {
 	struct command cmd = {.kind = COMMAND_TASK, .session = c->slot};
@@ -466,6 +475,10 @@ static void handle(struct server *s, struct session *c, const struct svc_header 
 		break;
 	case SVC_DRAIN:
 		drain(s, c, h->serial, body);
+		break;
+	case SVC_ID:
+		if (reserved_is_zero(c, h, ((const struct svc_id *)body)->reserved != 0))
+			make_id(s, c, h->serial);
 		break;
 	}
 }

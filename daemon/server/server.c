@@ -308,6 +308,9 @@ static void handle_event(struct server *s, const struct event *ev)
 		comm_internode_failed(&s->comms, ev->internode.comm, ev->internode.epoch,
 				      ev->internode.result, ev->internode.node);
 		break;
+	case EVENT_NODE_CARRIED:
+		cluster_carried(s->cluster, ev->carried.node, ev->carried.failed);
+		break;
 	case EVENT_MEMBER_LEFT:
 		comm_member_left(&s->comms, ev->left.comm, ev->left.epoch, ev->left.rank);
 		break;
@@ -382,9 +385,9 @@ static struct scheduler_config scheduler_config_of(const struct config *config,
 		.spin_us = config->spin_us,
 		.sessions_max = SVC_SESSIONS_MAX,
 		.comms_max = SVC_COMMS_MAX,
-		.mpi = cluster ? cluster->mpi : NULL,
+		.carrier = cluster ? cluster->carrier : NULL,
 		.node = cluster ? cluster->me : 0,
-		.nodes = cluster ? cluster->n : 1,
+		.nodes = cluster_room(cluster),
 		.transports = transports,
 	};
 }

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <utlist.h>
 
-#include "channel/mpi_api.h"
+#include "channel/carrier.h"
 #include "transport/transports.h"
 
 #define INTERNODE_ID 77
@@ -86,7 +86,7 @@ static int no_receive(void *to, size_t bytes, int node, int tag, void *cookie)
 	return no_bytes(to, bytes, node, tag, cookie);
 }
 
-static unsigned none_done(struct mpi_done *done, unsigned max)
+static unsigned none_done(struct carrier_done *done, unsigned max)
 {
 	(void)done;
 	(void)max;
@@ -109,10 +109,10 @@ NODE(2)
 
 #define API(n)                                                                                     \
 	{                                                                                          \
-		.version = MPI_API_VERSION, .send = no_bytes, .say = say_##n,                      \
-		.receive = no_receive, .poll = none_done, .hear = hear_##n                         \
+		.name = "test", .send = no_bytes, .say = say_##n, .receive = no_receive,           \
+		.poll = none_done, .hear = hear_##n                                                \
 	}
-static const struct mpi_api apis[NODES] = {API(0), API(1), API(2)};
+static const struct carrier apis[NODES] = {API(0), API(1), API(2)};
 
 void hold(int from, int to, bool held)
 {
@@ -199,7 +199,7 @@ static void begin_node(uint32_t n)
 						.spin_us = 0,
 						.sessions_max = SESSIONS,
 						.comms_max = COMMS,
-						.mpi = &apis[n],
+						.carrier = &apis[n],
 						.node = n,
 						.nodes = NODES,
 						.transports = transports};

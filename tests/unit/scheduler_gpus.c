@@ -14,7 +14,7 @@
 #include "transport/transports.h"
 
 struct scheduler *scheduler;
-const struct mpi_api *scheduler_mpi;
+const struct carrier *scheduler_carrier;
 uint32_t scheduler_nodes;
 enum transport_kind scheduler_transport = TRANSPORT_NCCL;
 struct member_pending *scheduler_pending;
@@ -214,7 +214,7 @@ int setup(void **state)
 					  .spin_us = 0,
 					  .sessions_max = SESSIONS,
 					  .comms_max = COMMS,
-					  .mpi = scheduler_mpi,
+					  .carrier = scheduler_carrier,
 					  .nodes = scheduler_nodes,
 					  .transports = transports};
 	(void)state;

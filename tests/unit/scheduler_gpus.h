@@ -29,7 +29,7 @@
 
 extern struct scheduler *scheduler;
 /* Set before setup; otherwise there is one node. */
-extern const struct mpi_api *scheduler_mpi;
+extern const struct carrier *scheduler_carrier;
 extern uint32_t scheduler_nodes;
 /* Transport of started communicators; TRANSPORT_NCCL at first. */
 extern enum transport_kind scheduler_transport;

@@ -29,12 +29,12 @@ enum command_kind {
 	COMMAND_PING,	/* -> EVENT_PONG */
 	COMMAND_STOP,
 	COMMAND_DEVICE_ADD,    /* a GPU's queue, permanent */
-	COMMAND_EPOCH_RELEASE, /* after EPOCH_END: tasks still running on GPUs no longer wait for
-				  input */
+	COMMAND_EPOCH_RELEASE, /* after EPOCH_END: running tasks no longer wait for input */
 	COMMAND_PLAN_ADD,      /* -> EVENT_PLAN_GONE, before EVENT_EPOCH_GONE */
 	COMMAND_PLAN_DROP,     /* of one member; -> EVENT_PLAN_DROPPED */
 	COMMAND_EPOCH_NAMED,   /* all have joined: EPOCH_START follows, or this again with
 				  internode_id 0 */
+	COMMAND_NODE_CARRY,    /* the carrier is to reach another node */
 	COMMAND_NODE_LOST,     /* another node's daemon is gone */
 	COMMAND_EPOCH_BROKEN,  /* after EPOCH_END: tasks still running on GPUs are about to be
 				  aborted; those that end from now on have failed */
@@ -169,6 +169,11 @@ struct command {
 		} plan;
 		struct creation *creation; /* freed by the scheduler */
 		uint64_t creation_number;
+		struct {
+			uint32_t node, here, there; /* see struct carrier */
+			uint8_t *address;	    /* the carrier's; freed by the scheduler */
+			size_t bytes;
+		} carry;
 		struct {
 			uint32_t node;
 		} node;

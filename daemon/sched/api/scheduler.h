@@ -20,7 +20,7 @@
 #include "proto/abi/peer_staging.h"
 #include "proto/ring.h"
 
-struct mpi_api;
+struct carrier;
 struct scheduler;
 struct task_table;
 struct transport;
@@ -60,7 +60,7 @@ struct scheduler_config {
 	uint32_t user_tasks_max; /* per user */
 	int spin_us; /* how long to poll after the last record before sleeping; -1: choose */
 	uint32_t sessions_max, comms_max;
-	const struct mpi_api *mpi; /* NULL: one node */
+	const struct carrier *carrier; /* NULL: one node */
 	uint32_t node, nodes;
 	const struct transport *const *transports; /* [TRANSPORTS] */
 };

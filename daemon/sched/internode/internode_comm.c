@@ -8,7 +8,7 @@
 #include <utlist.h>
 
 #include "base/nofail.h"
-#include "channel/mpi_api.h"
+#include "channel/carrier.h"
 #include "sched/base/supervisor.h"
 
 #define MESSAGE "a message to another node" /* without it, the nodes would permanently disagree */
@@ -116,7 +116,7 @@ static void keep_until_sent(struct scheduler *sched, struct internode_message *m
 static void post_message(struct scheduler *sched, struct internode_message *m)
 {
 	table_count(&sched->table.messages, 1);
-	keep_until_sent(sched, m, sched->config.mpi->say(&m->header, m->bytes, m->node, m));
+	keep_until_sent(sched, m, sched->config.carrier->say(&m->header, m->bytes, m->node, m));
 }
 
 void internode_comm_send(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
@@ -162,7 +162,7 @@ void internode_comm_refuse_credit(struct scheduler *sched, int node, int32_t tag
 	m->node = node;
 	m->bytes = 0;
 	table_count(&sched->table.messages, 1);
-	keep_until_sent(sched, m, sched->config.mpi->send(NULL, 0, node, tag, m));
+	keep_until_sent(sched, m, sched->config.carrier->send(NULL, 0, node, tag, m));
 }
 
 /* ---- Receiving ---- */

@@ -49,7 +49,7 @@
 
 struct chunk;
 struct failed_operation;
-struct mpi_api;
+struct carrier;
 struct node_match;
 struct op;
 struct deadlock;

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/timings.h"
-#include "channel/mpi_api.h"
+#include "channel/carrier.h"
 #include "deadlock.h"
 #include "launch.h"
 #include "node_match.h"
@@ -144,7 +144,7 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 		if (h->bytes != sizeof(note))
 			return;
 		memcpy(&note, body, sizeof(note));
-		if (note.tag < MPI_TAG_DATA)
+		if (note.tag < CARRIER_TAG_DATA)
 			return;
 	}
 	if (!s && unexpected_is_announced(sched, h->internode_id)) {
@@ -201,7 +201,8 @@ static bool receive(struct scheduler *sched)
 	const char *message;
 	size_t bytes;
 	int node, n = 0;
-	for (; n < MESSAGES_PER_TURN && (message = sched->config.mpi->hear(&bytes, &node)); n++) {
+	for (; n < MESSAGES_PER_TURN && (message = sched->config.carrier->hear(&bytes, &node));
+	     n++) {
 		if (!n)
 			sched->now = clock_now();
 		if (bytes < sizeof(h) || sched->internode->lost[node])
@@ -217,8 +218,9 @@ static bool receive(struct scheduler *sched)
 
 static bool collect(struct scheduler *sched)
 {
-	struct mpi_done done[DONE_PER_TURN];
-	unsigned n = sched->internode->flights ? sched->config.mpi->poll(done, DONE_PER_TURN) : 0;
+	struct carrier_done done[DONE_PER_TURN];
+	unsigned n =
+		sched->internode->flights ? sched->config.carrier->poll(done, DONE_PER_TURN) : 0;
 	for (unsigned i = 0; i < n; i++) {
 		struct flight *f = done[i].cookie;
 		sched->internode->flights--;
@@ -275,6 +277,16 @@ static void lose_flights(struct scheduler *sched, struct internode_comm *s, uint
 		s->comm->transport->node_lost(sched, s->comm, node_index);
 }
 
+void internode_comm_carry(struct scheduler *sched, const struct command *c)
+{
+	const uint32_t node = c->carry.node;
+	const bool failed = sched->config.carrier->connect(node, c->carry.address, c->carry.bytes,
+							   c->carry.here, c->carry.there);
+	sched->internode->lost[node] &= failed;
+	supervisor_event(sched,
+			 &(struct event){.kind = EVENT_NODE_CARRIED, .carried = {node, failed}});
+}
+
 void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 {
 	struct internode_comm *s, *next_comm;
@@ -284,7 +296,7 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 	DL_FOREACH_SAFE (sched->internode->messages, m, next) {
 		if (m->node != (int)node)
 			continue;
-		sched->config.mpi->drop(m);
+		sched->config.carrier->drop(m);
 		DL_DELETE(sched->internode->messages, m);
 		sched->internode->flights--;
 		/* MPI owns its memory forever. */
@@ -294,8 +306,9 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 		if (node_index != UINT32_MAX)
 			lose_flights(sched, s, node_index);
 	}
-	unexpected_node_lost(sched, node);
 	sequence_node_lost(sched, node, led);
+	if (sched->config.carrier->disconnect)
+		sched->config.carrier->disconnect(node);
 }
 
 void internode_comm_finish_all(struct scheduler *sched)

@@ -15,6 +15,8 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 			     const char *body, int node);
 /* Makes progress everywhere. True if anything happened. */
 bool internode_comm_poll(struct scheduler *sched);
+/* The node can be reached at that address from now on. Tells the supervisor. */
+void internode_comm_carry(struct scheduler *sched, const struct command *c);
 /* The node is lost; sends to it and receives from it never end. */
 void internode_comm_node_lost(struct scheduler *sched, uint32_t node);
 /* How long a loop without work may sleep. */

@@ -655,14 +655,14 @@ bool sequence_init(struct scheduler *sched)
 	sched->sequence = s;
 	if (!s)
 		return false;
-	s->granted = c->mpi ? calloc(c->tasks_max, sizeof(*s->granted)) : NULL;
+	s->granted = c->carrier ? calloc(c->tasks_max, sizeof(*s->granted)) : NULL;
 	s->sequencer = sequencer_create(&sequence_ops, sched, c->nodes + !c->nodes, !c->node);
-	return s->sequencer && (s->granted || !c->mpi);
+	return s->sequencer && (s->granted || !c->carrier);
 }
 
 uint64_t sequence_bytes(const struct scheduler_config *config)
 {
-	return config->mpi ? config->tasks_max * sizeof(struct grant) : 0;
+	return config->carrier ? config->tasks_max * sizeof(struct grant) : 0;
 }
 
 void sequence_finish(struct scheduler *sched)

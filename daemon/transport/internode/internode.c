@@ -5,7 +5,7 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "channel/mpi_api.h"
+#include "channel/carrier.h"
 #include "internode.h"
 #include "sched/base/epoch_memory.h"
 #include "sched/base/status.h"
@@ -162,7 +162,7 @@ static void drop_transfers(struct scheduler *sched, struct block_chunk *p, uint3
 		struct transfer *f = &p->transfers[i];
 		if (f->node != node_index || !f->begun || f->over)
 			continue;
-		sched->config.mpi->drop(f);
+		sched->config.carrier->drop(f);
 		if (f->send) { /* forget it, since no node reads it */
 			f->over = true;
 			sched->internode->flights--;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-#include "channel/mpi_api.h"
+#include "channel/carrier.h"
 #include "internode.h"
 
 /* ---- Tags ---- */
@@ -12,7 +12,7 @@ static int32_t tag_get(struct scheduler *sched)
 {
 	return internode_of(sched)->ntags
 		       ? internode_of(sched)->tags[--internode_of(sched)->ntags]
-		       : MPI_TAG_DATA + (int32_t)internode_of(sched)->fresh_tags++;
+		       : CARRIER_TAG_DATA + (int32_t)internode_of(sched)->fresh_tags++;
 }
 
 void transfer_tag_put(struct scheduler *sched, int32_t tag)
@@ -78,7 +78,7 @@ void transfer_receive(struct scheduler *sched, struct transfer *f)
 	if (is_lost(sched, f))
 		return;
 	f->tag = tag_get(sched);
-	if (sched->config.mpi->receive(f->at, f->bytes, (int)s->nodes[f->node], f->tag, f)) {
+	if (sched->config.carrier->receive(f->at, f->bytes, (int)s->nodes[f->node], f->tag, f)) {
 		f->over = true;
 		transfer_abort_op(sched, op);
 		internode_comm_give_up(sched, op->comm, NCCLSVC_SYSTEM, f->node);
@@ -96,8 +96,8 @@ static void send_flow(struct scheduler *sched, struct transfer *f, int32_t tag)
 	f->begun = true;
 	if (is_lost(sched, f))
 		return;
-	if (sched->config.mpi->send(f->at, f->bytes, (int)op->comm->internode->nodes[f->node], tag,
-				    f)) {
+	if (sched->config.carrier->send(f->at, f->bytes, (int)op->comm->internode->nodes[f->node],
+					tag, f)) {
 		f->over = true;
 		transfer_abort_op(sched, op);
 		internode_comm_give_up(sched, op->comm, NCCLSVC_SYSTEM, f->node);
