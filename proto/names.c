@@ -137,6 +137,17 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *t, const char
 	t->left -= used;
 }
 
+/* By its address, if its number means nothing to other nodes. */
+static void add_node(struct text *t, const ncclsvc_status *st)
+{
+	const uint32_t ip = (uint32_t)(st->value_b >> 16);
+	if (ip)
+		add(t, "the daemon of node %u.%u.%u.%u (port %u)", ip >> 24, ip >> 16 & 255,
+		    ip >> 8 & 255, ip & 255, (unsigned)(st->value_b & 0xffff));
+	else
+		add(t, "node %llu's daemon", (unsigned long long)st->value_a);
+}
+
 static void add_rank(struct text *t, int rank, int pid)
 {
 	add(t, "rank %d", rank);
@@ -284,19 +295,19 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 		break;
 	case NCCLSVC_PEER_GONE:
 		if (st->rank_a < 0 && st->field == NCCLSVC_FIELD_NODE) {
-			add(&t,
-			    "node %llu's daemon is gone, which kept order between the nodes; "
-			    "rejoin the communicator",
-			    (unsigned long long)st->value_a);
+			add_node(&t, st);
+			add(&t, " is gone, which kept order between the nodes; rejoin the "
+				"communicator");
 			break;
 		}
 		if (st->rank_a < 0) {
 			add(&t, "a member has ended; rejoin the communicator");
 			break;
 		}
-		if (st->field == NCCLSVC_FIELD_NODE)
-			add(&t, "node %llu's daemon is gone, and with it ",
-			    (unsigned long long)st->value_a);
+		if (st->field == NCCLSVC_FIELD_NODE) {
+			add_node(&t, st);
+			add(&t, " is gone, and with it ");
+		}
 		add_rank(&t, st->rank_a, st->pid_a);
 		if (st->field != NCCLSVC_FIELD_NODE)
 			add(&t, " %s%s", svc_ending_text(st->ending, st->ending_code, ending),
@@ -315,8 +326,8 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 		break;
 	case NCCLSVC_TIMEOUT:
 		if (st->field == NCCLSVC_FIELD_NODE) {
-			add(&t, "node %llu's daemon does not answer",
-			    (unsigned long long)st->value_a);
+			add_node(&t, st);
+			add(&t, " does not answer");
 			break;
 		}
 		add(&t, "the deadline passed");

@@ -105,7 +105,8 @@ extern "C" {
 	X(NCCLSVC_FIELD_ORDER, 7, "order") /* every member waits for another: a deadlock */        \
 	X(NCCLSVC_FIELD_AGREEMENT, 8, "agreement")                                                 \
 	X(NCCLSVC_FIELD_PLAN, 9, "plan") /* only one side is planned */                            \
-	/* PEER_GONE: the daemon of node value_a is gone; TIMEOUT: it does not answer */           \
+	/* PEER_GONE: the daemon of node value_a is gone; TIMEOUT: it does not answer. value_b: 0, \
+	 * or its IPv4 address, then 16 bits of its port: the number is the daemon's own */        \
 	X(NCCLSVC_FIELD_NODE, 12, "node")                                                          \
 	/* LIMIT: user value_a has value_b tasks pending, which is the limit or, if the daemon is  \
 	 * full, more than any other user has */                                                   \

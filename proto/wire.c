@@ -51,6 +51,7 @@ static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(SHARED_PART, svc_shared_part, svc_shared_part_reply, 0, 1),
 	SHAPE(DRAIN, svc_drain, svc_empty, 0, 0),
 	SHAPE(RESUME, svc_resume, svc_empty, 0, 0),
+	SHAPE(ID, svc_id, svc_id_reply, 0, 0),
 };
 
 static const struct svc_shape events[SVC_EVENT_END - SVC_EVENT_COMM] = {

@@ -89,6 +89,7 @@ enum svc_opcode {
 	SVC_SHARED_PART = 37,
 	SVC_DRAIN = 38,
 	SVC_RESUME = 39,
+	SVC_ID = 40,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,

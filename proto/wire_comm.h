@@ -26,7 +26,7 @@ enum svc_join_flags {
 };
 
 /* An id made from a job's name can be guessed. So it has this marker at byte SVC_JOB_AT, and only
- * the user that it names may join. Ids derived from it (id_derive) keep these bytes. */
+ * the user that it names may join. */
 #define SVC_JOB_AT  8
 #define SVC_JOB_TAG UINT64_C(0x6a6f62206f662075)
 #define SVC_JOB_OWN UINT32_MAX /* as user: the client's own uid, which the daemon fills in */
@@ -35,6 +35,28 @@ struct svc_job {
 	uint64_t tag;
 	uint32_t user;
 	uint32_t reserved;
+};
+
+/* An id that a daemon has made says, from byte SVC_RENDEZVOUS_AT on, where the members gather. The
+ * other bytes are random: whoever knows the id may join. */
+#define SVC_RENDEZVOUS_AT  32
+#define SVC_RENDEZVOUS_TAG UINT64_C(0x676e69766e646e65)
+
+struct svc_rendezvous {
+	uint64_t tag;
+	uint64_t incarnation; /* of the daemon that has made the id */
+	uint8_t address[16];  /* IPv6, or IPv4 mapped to it */
+	uint16_t port;
+	uint16_t reserved[3];
+};
+
+/* Asks for a new id whose members gather on this node. */
+struct svc_id {
+	uint64_t reserved;
+};
+
+struct svc_id_reply {
+	uint8_t id[NCCLSVC_ID_BYTES];
 };
 
 struct svc_join {
@@ -157,33 +179,6 @@ struct svc_plan_commit {
 	uint32_t groups, tasks;
 	uint64_t timeout_ns; /* for the other members; 0: none */
 	uint64_t reserved;
-};
-
-struct svc_plan_reply {
-	uint64_t uid;  /* as inspection shows it */
-	uint32_t plan; /* handle in this session */
-	uint32_t comm; /* the request's */
-};
-
-/* The member runs no more of the plan: its held tasks, and tasks that wait for them, are cancelled.
- */
-struct svc_plan_drop {
-	uint32_t comm;
-	uint32_t plan;
-};
-
-/* Asks for the shape of the world communicator, before joining it. */
-struct svc_world {
-	uint64_t reserved;
-};
-
-struct svc_world_reply {
-	int32_t ranks;			    /* in total */
-	int32_t local_ranks;		    /* of a full node; the last node may have fewer */
-	int32_t node, nodes;		    /* this node, and the number of nodes */
-	int32_t data, horizontal, pipeline; /* as configured; data 0: the rest */
-	uint32_t reserved;
-	uint64_t reserved2[4];
 };
 
 /* The communicator's epoch has ended (result says why; rank and pid name the culprit): rejoin it.

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Messages of inspection (wire.h describes what they have in common): chunks of lists. */
+ * Messages of inspection (wire.h describes what they have in common): chunks of lists, and the
+ * daemon and its world. */
 #ifndef PROTO_WIRE_LIST_H
 #define PROTO_WIRE_LIST_H
 
@@ -50,6 +51,20 @@ struct svc_daemon_info_request {
 
 struct svc_daemon_info_reply {
 	ncclsvc_daemon_info info;
+};
+
+/* Asks for the shape of the world communicator, before joining it. */
+struct svc_world {
+	uint64_t reserved;
+};
+
+struct svc_world_reply {
+	int32_t ranks;			    /* in total */
+	int32_t local_ranks;		    /* of a full node; the last node may have fewer */
+	int32_t node, nodes;		    /* this node, and the number of nodes */
+	int32_t data, horizontal, pipeline; /* as configured; data 0: the rest */
+	uint32_t reserved;
+	uint64_t reserved2[4];
 };
 
 #endif

@@ -160,4 +160,17 @@ struct svc_describe_reply {
 	uint8_t text[SVC_DESCRIPTION_BYTES];
 };
 
+struct svc_plan_reply {
+	uint64_t uid;  /* as inspection shows it */
+	uint32_t plan; /* handle in this session */
+	uint32_t comm; /* the request's */
+};
+
+/* The member runs no more of the plan: its held tasks, and tasks that wait for them, are cancelled.
+ */
+struct svc_plan_drop {
+	uint32_t comm;
+	uint32_t plan;
+};
+
 #endif

@@ -27,6 +27,21 @@ ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id)
 	return NCCLSVC_OK;
 }
 
+ncclsvc_result ncclsvc_unique_id_request(ncclsvc_session *s, ncclsvc_unique_id *id)
+{
+	struct call call = {0};
+	if (!s || !id)
+		return error_argument("ncclsvc_unique_id_request: the %s is NULL",
+				      s ? "id" : "session");
+	session_lock(s);
+	const ncclsvc_result r =
+		call_run(s, &call, SVC_ID, &(struct svc_id){0}, -1, deadline_in(REQUEST_MS));
+	session_unlock(s);
+	if (!r)
+		memcpy(id->bytes, call.body, sizeof(id->bytes));
+	return r;
+}
+
 static ncclsvc_comm *comm_new(ncclsvc_session *s)
 {
 	ncclsvc_comm *comm = calloc(1, sizeof(*comm));

@@ -147,8 +147,13 @@ ncclsvc_result ncclsvc_reattach(ncclsvc_session *session, int timeout_ms);
 
 /* Creates a random id, which the application passes to the other ranks by its own means. Any
  * process that knows it and that the first member admits can join (ncclsvc_options). Needs no
- * daemon. */
+ * daemon, and so the ranks must be on one node, or on nodes whose daemons mpirun has started
+ * together. */
 ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id);
+/* The same for ranks on any nodes whose daemons reach each other: the session's daemon creates the
+ * id, which says where it runs, and there the members gather. Whoever knows the id may join, so
+ * keep it secret. Waits for the daemon's answer, for at most 10 s. */
+ncclsvc_result ncclsvc_unique_id_request(ncclsvc_session *session, ncclsvc_unique_id *id);
 
 /* Like ncclCommInitRank: joins communicator `id` of nranks as `rank`; returns when all have joined.
  * *comm belongs to the session; free it with ncclsvc_comm_leave. MISMATCH: the others passed

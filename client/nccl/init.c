@@ -6,12 +6,27 @@
 #include "nccl_config.h"
 #include "nccl_group.h"
 
+#define ID_MS 2000 /* how long to wait for the daemon's id */
+
+/* Ranks on other nodes find each other by an id that a daemon has made. False: none was asked. */
+static bool request_id(ncclsvc_unique_id *id)
+{
+	const ncclsvc_options options = {
+		.size = sizeof(options), .no_ring = true, .timeout_ms = ID_MS};
+	ncclsvc_session *session;
+	if (ncclsvc_open(&options, &session))
+		return false;
+	const ncclsvc_result r = ncclsvc_unique_id_request(session, id);
+	ncclsvc_close(session);
+	return !r;
+}
+
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
 	ncclsvc_unique_id random;
 	if (!id)
 		return fail(ncclInvalidArgument, "ncclGetUniqueId: the id is NULL");
-	ncclsvc_result r = ncclsvc_unique_id_create(&random);
+	ncclsvc_result r = request_id(&random) ? NCCLSVC_OK : ncclsvc_unique_id_create(&random);
 	if (r)
 		return fail_service(r);
 	memcpy(id->internal, random.bytes, sizeof(random.bytes));

@@ -30,7 +30,7 @@ static bool once(struct bench *b, uint32_t n, int way, double *join_us, double *
 {
 	struct command command = {
 		.kind = COMMAND_JOIN_AND_PLAN, .kernels_off = way == WITHOUT, .work.nranks = n};
-	if (!ranks_new_id(command.id))
+	if (!ranks_new_id(&b->ranks, command.id))
 		return false;
 	ranks_tell(&b->ranks, 0, n, &command);
 	if (!ranks_collect(&b->ranks))

@@ -212,7 +212,8 @@ bool ranks_start_service(struct ranks *ranks, const struct service_options *opti
 	bool good = ranks_fork(ranks, "rank", n, run_rank, &o, options->timeout_ms);
 	if (options->gpus)
 		ranks->grace_ms = GPU_GRACE_MS;
-	return good && ranks_new_id(ranks->id);
+	ranks->service = o;
+	return good && ranks_new_id(ranks, ranks->id);
 }
 
 static int run_pingpong(void *arg, uint32_t member, int fd)
@@ -246,15 +247,23 @@ bool ranks_buffers(struct ranks *ranks, uint64_t bytes)
 	return ranks_do(ranks, &buffers);
 }
 
-bool ranks_new_id(uint8_t id[NCCLSVC_ID_BYTES])
+bool ranks_new_id(const struct ranks *ranks, uint8_t id[NCCLSVC_ID_BYTES])
 {
+	struct service_options first = ranks->service;
+	ncclsvc_session *session;
 	ncclsvc_unique_id made;
-	if (ncclsvc_unique_id_create(&made)) {
-		complain("can't make a communicator id: %s", ncclsvc_last_error());
-		return false;
+	first.no_ring = true;
+	first.rank = 0;
+	ncclsvc_result r = service_open(&first, &session);
+	if (!r) {
+		r = ncclsvc_unique_id_request(session, &made);
+		ncclsvc_close(session);
 	}
-	memcpy(id, made.bytes, NCCLSVC_ID_BYTES);
-	return true;
+	if (r)
+		complain("can't make a communicator id: %s", ncclsvc_last_error());
+	else
+		memcpy(id, made.bytes, NCCLSVC_ID_BYTES);
+	return !r;
 }
 
 void ranks_stop(struct ranks *ranks)

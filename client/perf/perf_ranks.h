@@ -23,10 +23,11 @@ struct ranks {
 	struct member *members;
 	pid_t mpirun; /* 0: the members are this process's children */
 	char library[COMMAND_TEXT_BYTES];
-	uint8_t id[NCCLSVC_ID_BYTES]; /* for COMMAND_JOIN */
-	double start_ms;	      /* time to join and run a first operation; 0: unknown */
-	double start_bytes;	      /* GPU memory per rank that this took; on the host 0 */
-	char log[96];		      /* output of other programs; empty: there are none */
+	struct service_options service; /* of rank 0, whose daemon makes ids */
+	uint8_t id[NCCLSVC_ID_BYTES];	/* for COMMAND_JOIN */
+	double start_ms;		/* time to join and run a first operation; 0: unknown */
+	double start_bytes;		/* GPU memory per rank that this took; on the host 0 */
+	char log[96];			/* output of other programs; empty: there are none */
 	int timeout_ms;
 	int grace_ms; /* time to end in */
 };
@@ -55,7 +56,7 @@ bool ranks_join(struct ranks *ranks);
 /* Allocates buffers of that many bytes in each member. */
 bool ranks_buffers(struct ranks *ranks, uint64_t bytes);
 /* The id of a new communicator of the service. */
-bool ranks_new_id(uint8_t id[NCCLSVC_ID_BYTES]);
+bool ranks_new_id(const struct ranks *ranks, uint8_t id[NCCLSVC_ID_BYTES]);
 
 /* Sends the command to members first..first+n; collect the replies later. */
 void ranks_tell(struct ranks *ranks, uint32_t first, uint32_t n, const struct command *command);

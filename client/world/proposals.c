@@ -108,7 +108,8 @@ ncclsvc_result proposals_compare(ncclsvc_world *w, int timeout_ms)
 	if (!proposals)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	struct proposal *own = proposals + n;
-	ncclsvc_result r = w->has_base ? NCCLSVC_OK : ncclsvc_unique_id_create(&w->base);
+	ncclsvc_result r =
+		w->has_base ? NCCLSVC_OK : ncclsvc_unique_id_request(w->session, &w->base);
 	session_lock(w->session);
 	uint64_t previous =
 		atomic_load_explicit(&w->host->timeout_ns, memory_order_relaxed); /* the user's */

@@ -10,11 +10,16 @@ from .enums import ID_BYTES
 from .library import check, lib
 from .structs import UniqueId as Record
 
+# Where an id that a daemon has made names the node (proto/wire_comm.h: struct svc_rendezvous)
+_RENDEZVOUS = slice(32, 72)
+_TAG = 0x676E69766E646E65.to_bytes(8, "little")
+
 
 class UniqueId:
-    """The id of a communicator: 128 bytes. Any process of the same user that knows it can join.
+    """The id of a communicator: 128 bytes, which the application must pass to the other ranks (bytes(id)). Any process
+    that knows it and that the first member admits can join.
 
-    UniqueId() creates a random one, which the application must pass to the other ranks (bytes(id))."""
+    UniqueId() creates a random one, for ranks on one node; Session.unique_id() one for ranks on any nodes."""
 
     def __init__(self, value: Union[bytes, None] = None) -> None:
         self._record = Record()
@@ -33,7 +38,10 @@ class UniqueId:
 
     def derive(self, name: str) -> UniqueId:
         """Another id, which everyone who knows this one can compute, and which does not reveal this one."""
-        return UniqueId(hashlib.shake_256(bytes(self) + name.encode()).digest(ID_BYTES))
+        derived = bytearray(hashlib.shake_256(bytes(self) + name.encode()).digest(ID_BYTES))
+        if bytes(self)[_RENDEZVOUS.start : _RENDEZVOUS.start + 8] == _TAG:  # its members gather on the same node
+            derived[_RENDEZVOUS] = bytes(self)[_RENDEZVOUS]
+        return UniqueId(bytes(derived))
 
     def __bytes__(self) -> bytes:
         return bytes(self._record.bytes)

@@ -46,6 +46,7 @@ RESULTS: dict[str, list[Any]] = {
     "open": [P(s.Options), P(c_void_p)],
     "reattach": [c_void_p, c_int],
     "unique_id_create": [P(s.UniqueId)],
+    "unique_id_request": [c_void_p, P(s.UniqueId)],
     "comm_join": [*_COMM_OPTION, c_int, P(c_void_p)],
     "comm_join_device": [*_COMM_OPTION, c_int, c_int, P(c_void_p)],
     "comm_join_begin": [*_COMM_OPTION, c_int, c_int, P(c_void_p)],

@@ -16,7 +16,7 @@ from typing import Any, Optional, Union
 from . import inspection
 from .aio import Waits
 from .comm import Comm
-from .enums import DEVICE_HOST, RANK_LAUNCHER, STREAM_DETACHED, Result
+from .enums import DEVICE_HOST, ID_BYTES, RANK_LAUNCHER, STREAM_DETACHED, Result
 from .errors import Error, error_of
 from .ids import UniqueId
 from .joining import Joining
@@ -132,6 +132,12 @@ class Session(inspection.Inspection):
             self._waits.look()  # this call has drained the loops' file descriptor
 
     # ---- Communicators ----
+
+    def unique_id(self) -> UniqueId:
+        """A new id, which the daemon creates, for ranks on any nodes: the id says where its members gather."""
+        id = UniqueId(bytes(ID_BYTES))
+        check(lib.unique_id_request(self._pointer, id._record))
+        return id
 
     def join(
         self,

@@ -98,7 +98,7 @@ class Backend(C10DBackend):
         # torchrun's store outlives the processes of a failed attempt
         key = f"ncclsvc_id_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         if rank == 0:
-            self._id = UniqueId()
+            self._id = self._session.unique_id()
             store.set(key, bytes(self._id).hex())
         else:
             self._id = UniqueId(bytes.fromhex(store.get(key).decode()))
