@@ -16,7 +16,7 @@
 
 #define ARGS_MAX 160
 
-static void exec_mpirun(char *const argv[], int log)
+static void exec_logged(char *const argv[], int log)
 {
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
@@ -40,15 +40,15 @@ static ncclsvc_session *open_without_ring(const struct daemon *d)
 	return ncclsvc_open(&options, &session) ? NULL : session;
 }
 
-/* Waits until the daemon serves, and asks it for its pid. */
-static pid_t pid_of(const struct cluster *c, const struct daemon *d)
+/* Waits until the daemon serves, and asks it for its pid. starter: it, or mpirun. */
+static pid_t pid_of(pid_t starter, const struct daemon *d)
 {
 	ncclsvc_session *session;
 	ncclsvc_daemon_info info;
 	int status;
 	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; !(session = open_without_ring(d));
 	     sleep_ms(5))
-		if (now_ns() > end || waitpid(c->mpirun, &status, WNOHANG))
+		if (now_ns() > end || waitpid(starter, &status, WNOHANG))
 			check_failed(__FILE__, __LINE__, "the daemon does not serve %s", d->socket);
 	CHECK_OK(ncclsvc_daemon(session, &info));
 	ncclsvc_close(session);
@@ -141,6 +141,65 @@ static void arrange(struct cluster *c, struct arguments *a, const char *const *g
 	}
 }
 
+static pid_t launch(struct arguments *a, int log)
+{
+	a->at[a->n] = NULL;
+	fflush(NULL);
+	const pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0)
+		exec_logged(a->at, log);
+	return pid;
+}
+
+static void write_key(const char *path)
+{
+	const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	CHECK(fd >= 0);
+	CHECK_EQ(dprintf(fd, "the key of this test's nodes, with 32 bytes or more\n") > 0, 1);
+	close(fd);
+}
+
+/* Starts each daemon by itself; they connect when they have something to say. */
+static void launch_each(struct cluster *c, int log, va_list options)
+{
+	char key[128];
+	const char *more[ARGS_MAX];
+	int nmore = 0;
+	while ((more[nmore] = va_arg(options, char *)) && nmore < ARGS_MAX - 1)
+		nmore++;
+	more[nmore] = NULL;
+	snprintf(key, sizeof(key), "%s/key", c->dir);
+	write_key(key);
+	for (int i = 0; i < c->n; i++) {
+		struct arguments a = {.n = 0};
+		const char *const daemon[] = {program("NCCLSVCD"),
+					      "--config",
+					      "/dev/null",
+					      "--device",
+					      "host",
+					      "--log-target",
+					      "stderr",
+					      "--socket",
+					      c->nodes[i].socket,
+					      "--cluster-interface",
+					      "127.0.0.1",
+					      "--cluster-port",
+					      "0",
+					      "--cluster-key-file",
+					      key,
+					      NULL};
+		add_all(&a, daemon);
+		add_all(&a, more);
+		c->nodes[i].pid = launch(&a, log);
+	}
+}
+
+bool cluster_is_linked(void)
+{
+	return getenv("NCCLSVC_TEST_LINKS");
+}
+
 static void begin(struct cluster *c, int n, const char *const *gpus, const char *const *transports,
 		  va_list options)
 {
@@ -150,24 +209,28 @@ static void begin(struct cluster *c, int n, const char *const *gpus, const char 
 	snprintf(c->dir, sizeof(c->dir), "/tmp/ncclsvc-test-XXXXXX");
 	CHECK(mkdtemp(c->dir));
 	snprintf(c->log, sizeof(c->log), "%s/log", c->dir);
-	arrange(c, &args, gpus, transports, options);
 	int log = open(c->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	CHECK(log >= 0);
-	fflush(NULL);
-	c->mpirun = fork();
-	CHECK(c->mpirun >= 0);
-	if (c->mpirun == 0)
-		exec_mpirun(args.at, log);
-	close(log);
 	for (int i = 0; i < c->n; i++) {
 		struct daemon *d = &c->nodes[i];
 		snprintf(d->dir, sizeof(d->dir), "%s", c->dir);
 		snprintf(d->log, sizeof(d->log), "%s", c->log);
 		snprintf(d->socket, sizeof(d->socket), "%s/s%d", c->dir, i);
-		d->pid = pid_of(c, d);
+	}
+	if (cluster_is_linked()) {
+		c->mpirun = -1;
+		launch_each(c, log, options);
+	} else {
+		arrange(c, &args, gpus, transports, options);
+		c->mpirun = launch(&args, log);
+	}
+	close(log);
+	for (int i = 0; i < c->n; i++) {
+		struct daemon *d = &c->nodes[i];
+		d->pid = pid_of(d->pid ? d->pid : c->mpirun, d);
 		daemon_watch(d);
 	}
-	for (int i = 0; i < c->n; i++)
+	for (int i = 0; i < c->n && !cluster_is_linked(); i++)
 		note_usage(&c->nodes[i]);
 }
 
@@ -263,7 +326,23 @@ void cluster_kill(struct cluster *c, int node)
 	struct daemon *d = &c->nodes[node];
 	CHECK(d->pid > 0);
 	CHECK_EQ(kill(d->pid, SIGKILL), 0);
+	if (cluster_is_linked())
+		CHECK(reap(d->pid, &(int){0}, WAIT_MS));
 	daemon_unwatch(d);
+}
+
+static void reap_each(const struct cluster *c)
+{
+	char key[128];
+	int status;
+	for (int i = 0; i < c->n; i++) {
+		const pid_t pid = c->nodes[i].pid;
+		if (pid && (!reap(pid, &status, WAIT_MS) || status))
+			check_failed(__FILE__, __LINE__, "daemon %d (pid %d) does not end well", i,
+				     pid);
+	}
+	snprintf(key, sizeof(key), "%s/key", c->dir);
+	unlink(key);
 }
 
 void cluster_stop(struct cluster *c)
@@ -275,12 +354,14 @@ void cluster_stop(struct cluster *c)
 		all &= c->nodes[i].pid != 0;
 	/* Check for leaks, unless a node was killed: its connections are closed on the other nodes,
 	 * too. */
-	for (int i = 0; all && i < c->n; i++)
+	for (int i = 0; all && i < c->n && !cluster_is_linked(); i++)
 		daemon_finishes(&c->nodes[i]);
 	for (int i = 0; i < c->n; i++)
 		if (c->nodes[i].pid)
 			CHECK_EQ(kill(c->nodes[i].pid, SIGTERM), 0);
-	if (!reap(c->mpirun, &status, WAIT_MS))
+	if (cluster_is_linked())
+		reap_each(c);
+	else if (!reap(c->mpirun, &status, WAIT_MS))
 		check_failed(__FILE__, __LINE__, "mpirun (pid %d) does not end", c->mpirun);
 	check_log(c);
 	for (int i = 0; i < c->n; i++) {
@@ -302,11 +383,23 @@ void cluster_stop(struct cluster *c)
 	c->mpirun = 0;
 }
 
+ncclsvc_unique_id cluster_new_id(const struct cluster *c)
+{
+	ncclsvc_unique_id id;
+	int node = 0;
+	while (!c->nodes[node].pid)
+		node++;
+	ncclsvc_session *s = open_without_ring(&c->nodes[node]);
+	CHECK(s);
+	CHECK_OK(ncclsvc_unique_id_request(s, &id));
+	ncclsvc_close(s);
+	return id;
+}
+
 void cluster_clients(struct client *clients, int nranks, const struct cluster *c,
 		     enum layout layout, client_main *main, void *arg)
 {
-	ncclsvc_unique_id id;
-	CHECK_OK(ncclsvc_unique_id_create(&id));
+	ncclsvc_unique_id id = cluster_new_id(c);
 	for (int i = 0; i < nranks; i++) {
 		int node = layout == IN_TURN ? i % c->n : i * c->n / nranks;
 		clients[i] = (struct client){.rank = i,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Several daemons on this machine, started by mpirun: each plays a node. */
+ * Several daemons on this machine, each of which plays a node. mpirun starts them together, or each
+ * is started by itself. */
 #ifndef TESTS_NODE_DAEMONS_H
 #define TESTS_NODE_DAEMONS_H
 
@@ -27,6 +28,10 @@ void cluster_start_staged(struct cluster *c, int n, int gpus, const char *const 
 /* Ends the daemons by SIGTERM; checks that nothing leaked, and that no sanitizer or assertion
  * reported anything. */
 void cluster_stop(struct cluster *c);
+/* With NCCLSVC_TEST_LINKS, daemons are not started by mpirun, but each by itself. */
+bool cluster_is_linked(void);
+/* An id whose members gather on the first node that lives. */
+ncclsvc_unique_id cluster_new_id(const struct cluster *c);
 /* Kills one daemon; the others continue. */
 void cluster_kill(struct cluster *c, int node);
 bool cluster_logged(const struct cluster *c, const char *text);

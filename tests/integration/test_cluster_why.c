@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "proto/wire.h"
 #include "says.h"
 
 #define RANKS 6
@@ -293,8 +294,8 @@ static void no_member_of_the_coordinators_node_joins(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
 	ncclsvc_comm *comm;
-	me->id.bytes[0] = 2; /* node 2 gathers the members: see rendezvous_node */
-	memset(me->id.bytes + 1, 0, 7);
+	me->id.bytes[0] = 2; /* node 2 gathers the members: see cluster_rendezvous */
+	memset(me->id.bytes + 1, 0, SVC_RENDEZVOUS_AT + 8 - 1); /* no daemon has made it */
 	if (me->rank == 1)
 		CHECK_EQ(hear(me), GO);
 	comm = comm_join(me, s);
@@ -377,8 +378,8 @@ static void coordinator_is_stopped(struct client *me)
 {
 	ncclsvc_session *s = session_open(me->daemon);
 	ncclsvc_comm *comm;
-	me->id.bytes[0] = 2; /* node 2 gathers the members: see rendezvous_node */
-	memset(me->id.bytes + 1, 0, 7);
+	me->id.bytes[0] = 2; /* node 2 gathers the members: see cluster_rendezvous */
+	memset(me->id.bytes + 1, 0, SVC_RENDEZVOUS_AT + 8 - 1); /* no daemon has made it */
 	CHECK_RESULT(ncclsvc_comm_join(s, &me->id, 2, me->rank, 200, &comm), NCCLSVC_TIMEOUT);
 	if (!strstr(ncclsvc_last_error(), "node 2 (") ||
 	    !strstr(ncclsvc_last_error(), "does not answer"))
