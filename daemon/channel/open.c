@@ -2,6 +2,7 @@
  * A daemon that was started alone, and serves communicators with ranks on other nodes. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/config.h"
@@ -91,6 +92,9 @@ struct cluster *cluster_open(uv_loop_t *loop, const struct config *config)
 		log_flush();
 		_exit(EXIT_FAILURE); /* the loop refers to it already */
 	}
+	if (!strncmp(c->nodes[0].info.address, "127.", 4) && !config->cluster_interface[0])
+		log_warning("this machine has no network interface but the loopback: other nodes "
+			    "cannot reach this one (PrivateNetwork=yes?)");
 	log_info("other nodes reach this one at %s port %u", c->nodes[0].info.address,
 		 c->nodes[0].info.port);
 	return c;

@@ -99,7 +99,10 @@ static int add_lines(struct tls_site *s, const char *path, const char *text, siz
 {
 	for (size_t at = 0; at < n;) {
 		const char *end = memchr(text + at, '\n', n - at);
-		const size_t length = end ? (size_t)(end - (text + at)) : n - at;
+		const size_t line = end ? (size_t)(end - (text + at)) : n - at;
+		size_t length = line;
+		while (length && strchr(" \t\r", text[at + length - 1]))
+			length--;
 		if (length && length < KEY_MIN) {
 			snprintf(why, size,
 				 "%s: a key must have at least %d bytes: make one with 'openssl "
@@ -109,7 +112,7 @@ static int add_lines(struct tls_site *s, const char *path, const char *text, siz
 		}
 		if (length && add_key(s, text + at, length, why, size))
 			return -1;
-		at += length + 1;
+		at += line + 1;
 	}
 	if (!s->nkeys)
 		snprintf(why, size, "%s has no key: make one with 'openssl rand -hex 32'", path);

@@ -143,7 +143,7 @@ static void do_not_work(struct tls_site *a, struct tls_site *b)
 static void daemons_with_one_key_work(void **state)
 {
 	(void)state;
-	struct tls_site *a = site_with(KEY_A "\n"), *b = site_with("\n" KEY_A);
+	struct tls_site *a = site_with(KEY_A " \r\n"), *b = site_with("\n" KEY_A);
 	work(a, b, 4096);
 	work(b, a, 1);
 	tls_site_free(a);
