@@ -20,7 +20,7 @@ import unittest
 import ncclsvc
 
 WAIT = 60
-PORT = re.compile(r"other nodes reach this one at 127\.0\.0\.1 port (\d+)")
+PORT = re.compile(r"other nodes reach this one at \S+ port (\d+)")
 fork = multiprocessing.get_context("fork")
 
 
@@ -36,8 +36,10 @@ def eventually(found, what):
 class Node:
     """A daemon, on a port that it keeps when it is started again."""
 
-    def __init__(self, directory, name, *options, key="key"):
+    def __init__(self, directory, name, *options, key="key", address="127.0.0.1", inside=()):
+        """inside: a command that runs the daemon elsewhere, for example in a namespace."""
         self.path = os.path.join(directory, name)
+        self.address, self.inside = address, inside
         self.log_path = self.path + ".log"
         self.key = os.path.join(directory, key)
         self.options, self.port = options, 0
@@ -47,9 +49,9 @@ class Node:
         begun = len(self.log())
         with open(self.log_path, "a", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [os.environ["NCCLSVCD"], "--config", "/dev/null", "--device", "host", "--socket", self.path,
-                 "--log-target", "stderr", "--cluster-interface", "127.0.0.1", "--cluster-port", str(self.port),
-                 "--cluster-key-file", self.key, *self.options], stderr=log)
+                [*self.inside, os.environ["NCCLSVCD"], "--config", "/dev/null", "--device", "host", "--socket",
+                 self.path, "--log-target", "stderr", "--cluster-interface", self.address, "--cluster-port",
+                 str(self.port), "--cluster-key-file", self.key, *self.options], stderr=log)
         eventually(lambda: "ready on" in self.log()[begun:] or self.process.poll() is not None, "daemon")
         if self.process.poll() is None:
             self.port = int(PORT.findall(self.log())[-1])
@@ -138,7 +140,7 @@ class Job:
             rank.join(WAIT)
 
 
-class LinksTest(unittest.TestCase):
+class LinksCase(unittest.TestCase):
     def setUp(self):
         self.directory = tempfile.TemporaryDirectory(prefix="ncclsvc-test-")
         self.nodes, self.jobs = [], []
@@ -169,6 +171,8 @@ class LinksTest(unittest.TestCase):
         self.jobs.append(Job(nodes, **how))
         return self.jobs[-1]
 
+
+class LinksTest(LinksCase):
     def test_values_of_all_sizes(self):
         nodes = self.start(3)
         for count in (1, 1000, 100000, 3000001):
