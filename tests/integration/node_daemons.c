@@ -387,6 +387,10 @@ ncclsvc_unique_id cluster_new_id(const struct cluster *c)
 {
 	ncclsvc_unique_id id;
 	int node = 0;
+	if (!cluster_is_linked()) {
+		CHECK_OK(ncclsvc_unique_id_create(&id));
+		return id;
+	}
 	while (!c->nodes[node].pid)
 		node++;
 	ncclsvc_session *s = open_without_ring(&c->nodes[node]);

@@ -30,7 +30,7 @@ void cluster_start_staged(struct cluster *c, int n, int gpus, const char *const 
 void cluster_stop(struct cluster *c);
 /* With NCCLSVC_TEST_LINKS, daemons are not started by mpirun, but each by itself. */
 bool cluster_is_linked(void);
-/* An id whose members gather on the first node that lives. */
+/* An id whose members gather on the first node that lives, or with mpirun on any. */
 ncclsvc_unique_id cluster_new_id(const struct cluster *c);
 /* Kills one daemon; the others continue. */
 void cluster_kill(struct cluster *c, int node);
