@@ -295,6 +295,9 @@ struct tls *tls_new(struct tls_site *s, bool server)
 		SSL_set_accept_state(t->ssl);
 	else
 		SSL_set_connect_state(t->ssl);
+	/* A server that does not know the key must not get by with a certificate. */
+	if (!server && s->nkeys)
+		SSL_set_verify(t->ssl, SSL_VERIFY_PEER, NULL);
 	shake_hands(t); /* the side that connects begins */
 	return t;
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -356,6 +357,37 @@ static void certificates_of_one_authority_work(void **state)
 	drop(&late);
 }
 
+/* A server that does not know the key, and presents a certificate to whoever comes. */
+static void an_impostor_is_refused(void **state)
+{
+	(void)state;
+	struct signer self = make("impostor", NULL, 3600);
+	struct tls_site *s = site_with(KEY_A);
+	struct tls *t = tls_new(s, false);
+	SSL_CTX *context = SSL_CTX_new(TLS_server_method());
+	assert_int_equal(SSL_CTX_use_certificate(context, self.certificate), 1);
+	assert_int_equal(SSL_CTX_use_PrivateKey(context, self.key), 1);
+	SSL *server = SSL_new(context);
+	BIO *in = BIO_new(BIO_s_mem()), *out = BIO_new(BIO_s_mem());
+	SSL_set_bio(server, in, out);
+	char bytes[4096];
+	for (int i = 0; i < 4; i++) {
+		size_t n;
+		while ((n = tls_take(t, bytes, sizeof(bytes))))
+			BIO_write(in, bytes, (int)n);
+		SSL_accept(server);
+		for (int k; (k = BIO_read(out, bytes, sizeof(bytes))) > 0;)
+			tls_feed(t, bytes, (size_t)k);
+	}
+	assert_false(tls_is_ready(t));
+	assert_int_equal(tls_write(t, "x", 1), -1);
+	SSL_free(server);
+	SSL_CTX_free(context);
+	tls_free(t);
+	tls_site_free(s);
+	drop(&self);
+}
+
 static void incomplete_certificates_are_refused(void **state)
 {
 	(void)state;
@@ -394,6 +426,7 @@ int main(void)
 		cmocka_unit_test(endless_handshakes_are_refused),
 		cmocka_unit_test(a_truncated_handshake_is_not_ready),
 		cmocka_unit_test(certificates_of_one_authority_work),
+		cmocka_unit_test(an_impostor_is_refused),
 		cmocka_unit_test(incomplete_certificates_are_refused),
 	};
 	return cmocka_run_group_tests(tests, begin, finish);
