@@ -18,6 +18,8 @@
 #define KEY_FILE_MAX  4096
 #define HANDSHAKE_MAX (64 << 10) /* bytes of a stranger */
 
+#define PRIVATE "must be a file that others cannot read: chmod 600, or 640 if root owns it"
+
 struct psk {
 	uint8_t key[KEY_BYTES];
 	char identity[40];
@@ -65,6 +67,11 @@ static int add_key(struct tls_site *s, const void *bytes, size_t n, char *why, s
 	return 0;
 }
 
+static bool is_empty(const char *text)
+{
+	return !text || !text[0];
+}
+
 /* Root's file may be readable by the daemon's group. */
 static bool is_private(const struct stat *st)
 {
@@ -80,11 +87,7 @@ static ssize_t read_private(const char *path, char *text, char *why, size_t size
 	if (n < 0)
 		snprintf(why, size, "cannot read %s: %s", path, strerror(errno));
 	else if (!is_private(&st))
-		snprintf(
-			why, size,
-			"%s must be a file that others cannot read: chmod 600, or 640 if root owns "
-			"it",
-			path);
+		snprintf(why, size, "%s " PRIVATE, path);
 	else if (n == KEY_FILE_MAX)
 		snprintf(why, size, "%s is longer than %d bytes", path, KEY_FILE_MAX - 1);
 	if (n >= 0 && (!is_private(&st) || n == KEY_FILE_MAX))
@@ -145,6 +148,8 @@ static int offer_key(SSL *ssl, const EVP_MD *digest, const unsigned char **ident
 {
 	const struct tls_site *s = SSL_get_app_data(ssl);
 	(void)digest;
+	if (!s->nkeys)
+		return 0; /* reloaded with certificates meanwhile */
 	*session = session_of(ssl, &s->keys[0]);
 	*identity = (const unsigned char *)s->keys[0].identity;
 	*identity_bytes = strlen(s->keys[0].identity);
@@ -174,9 +179,14 @@ static int openssl_error(char *why, size_t size, const char *what)
 
 static int use_certificates(struct tls_site *s, const struct tls_config *c, char *why, size_t size)
 {
-	if (!c->private_key || !c->private_key[0] || !c->ca || !c->ca[0]) {
+	if (is_empty(c->certificate) || is_empty(c->private_key) || is_empty(c->ca)) {
 		snprintf(why, size,
-			 "cluster_certificate needs cluster_private_key and cluster_ca, too");
+			 "cluster_certificate, cluster_private_key and cluster_ca belong together");
+		return -1;
+	}
+	struct stat st;
+	if (!stat(c->private_key, &st) && !is_private(&st)) {
+		snprintf(why, size, "%s " PRIVATE, c->private_key);
 		return -1;
 	}
 	if (SSL_CTX_use_certificate_chain_file(s->context, c->certificate) != 1)
@@ -192,7 +202,7 @@ static int use_certificates(struct tls_site *s, const struct tls_config *c, char
 
 static int use_keys(struct tls_site *s, const struct tls_config *c, char *why, size_t size)
 {
-	if (c->certificate && c->certificate[0]) {
+	if (!is_empty(c->certificate)) {
 		snprintf(why, size, "set cluster_key_file or cluster_certificate, not both");
 		return -1;
 	}
@@ -205,7 +215,7 @@ static int use_keys(struct tls_site *s, const struct tls_config *c, char *why, s
 
 static int fill(struct tls_site *s, const struct tls_config *c, char *why, size_t size)
 {
-	const bool keys = c->key || (c->key_file && c->key_file[0]);
+	const bool keys = c->key || !is_empty(c->key_file);
 	s->context = SSL_CTX_new(TLS_method());
 	if (!s->context || SSL_CTX_set_min_proto_version(s->context, TLS1_3_VERSION) != 1 ||
 	    SSL_CTX_set_ciphersuites(s->context, "TLS_AES_128_GCM_SHA256") != 1)

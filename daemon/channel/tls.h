@@ -38,7 +38,7 @@ void tls_site_free(struct tls_site *site);
 /* A connection; server: the other side has opened it. NULL: no memory. */
 struct tls *tls_new(struct tls_site *site, bool server);
 void tls_free(struct tls *t);
-/* Bytes from the network, all of which are taken. Returns 0, or -1: see tls_failure. */
+/* Takes all these bytes from the network. Returns 0, or -1: see tls_failure. */
 int tls_feed(struct tls *t, const void *bytes, size_t n);
 /* Returns how many bytes were decrypted into `to`; 0: none yet; -1: it has failed, or ended. */
 long tls_read(struct tls *t, void *to, size_t size);

@@ -231,7 +231,7 @@ static void garbage_is_refused(void **state)
 	tls_site_free(s);
 }
 
-/* What a stranger makes this node keep is limited. */
+/* This node keeps only so many bytes of a stranger. */
 static void endless_handshakes_are_refused(void **state)
 {
 	(void)state;
@@ -282,6 +282,7 @@ static void write_pem(const char *path, const X509 *certificate, const EVP_PKEY 
 						      NULL, NULL),
 				 1);
 	fclose(f);
+	assert_int_equal(chmod(path, 0600), 0);
 }
 
 /* by: NULL signs itself. It is valid for so many seconds. */
@@ -391,8 +392,12 @@ static void an_impostor_is_refused(void **state)
 static void incomplete_certificates_are_refused(void **state)
 {
 	(void)state;
-	is_refused(&(struct tls_config){.certificate = path_of("node.pem")},
-		   "cluster_private_key and cluster_ca");
+	is_refused(&(struct tls_config){.certificate = path_of("node.pem")}, "belong together");
+	write_file("node.key", "", 0644);
+	is_refused(&(struct tls_config){.certificate = path_of("node.pem"),
+					.private_key = path_of("node.key"),
+					.ca = path_of("ca.pem")},
+		   "others cannot read");
 	is_refused(&(struct tls_config){.certificate = path_of("none"),
 					.private_key = path_of("none"),
 					.ca = path_of("none")},
