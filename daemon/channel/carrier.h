@@ -17,6 +17,8 @@
 #define CARRIER_TAG_DATA    2 /* this tag and all above carry data */
 #define CARRIER_ADDRESS_MAX 4096
 #define CARRIER_NODES	    1024
+#define CARRIER_SLOTS	    64		/* for listen */
+#define CARRIER_MESSAGE_MAX (16 * 1024) /* likewise */
 
 /* A send or a receive that has ended. */
 struct carrier_done {
@@ -67,7 +69,7 @@ struct carrier_network {
 	const char *interface; /* for TCP; NULL: any */
 };
 
-/* Of a module for daemons that were started alone, as CARRIER_SYMBOL. */
+/* What a module exports as CARRIER_SYMBOL, for daemons that were started alone. */
 struct carrier_module {
 	uint32_t version;
 	/* Returns 0, or -1 with a sentence in why. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A daemon that was started alone, and serves communicators with ranks on other nodes. */
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +28,7 @@ bool cluster_serves(const struct config *config)
 	return config->cluster_key_file[0] || config->cluster_certificate[0];
 }
 
-#define MODULE	  "ncclsvc-ucx.so"
-#define EARS	  64
-#define EAR_BYTES (16 * 1024)
+#define MODULE "ncclsvc-ucx.so"
 
 /* UCX is to leave this process's signals and memory alone, unless the environment says otherwise.
  */
@@ -50,7 +49,7 @@ static int open_carrier(struct cluster *c, const struct reach *reach)
 	const struct carrier_module *m =
 		module_open(MODULE, CARRIER_SYMBOL, &c->module, why, sizeof(why));
 	if (m && m->version == CARRIER_VERSION && !m->open(&network, why, sizeof(why)) &&
-	    !m->carrier.listen(EARS, EAR_BYTES)) {
+	    !m->carrier.listen(CARRIER_SLOTS, CARRIER_MESSAGE_MAX)) {
 		c->carrier = &m->carrier;
 		return 0;
 	}
@@ -60,12 +59,29 @@ static int open_carrier(struct cluster *c, const struct reach *reach)
 	return -1;
 }
 
+/* Ids hold the address in binary. */
+static bool can_be_named(const char *address)
+{
+	uint8_t bytes[sizeof(struct in6_addr)];
+	static const uint8_t any[sizeof(bytes)];
+	const int family = strchr(address, ':') ? AF_INET6 : AF_INET;
+	const size_t size = family == AF_INET ? sizeof(struct in_addr) : sizeof(bytes);
+	if (inet_pton(family, address, bytes) == 1 && memcmp(bytes, any, size) != 0)
+		return true;
+	log_error("cluster_interface: other nodes cannot reach this one at '%s': name an interface "
+		  "or one address of it",
+		  address);
+	return false;
+}
+
 static int open_links(struct cluster *c, const struct config *config)
 {
 	const struct reach reach = reach_choose(config, false);
 	const struct tls_config tls = tls_config_of(config);
 	char why[512];
 	struct node_info *me = &c->nodes[0].info;
+	if (!can_be_named(reach.address))
+		return -1;
 	if (node_info_fill(me, config)) {
 		log_error("getrandom: %m");
 		return -1;

@@ -22,8 +22,6 @@
 
 #define NODE_INFO_MAGIC UINT32_C(0x63617264)
 #define MODULE		"ncclsvc-mpi.so"
-#define EARS		64
-#define EAR_BYTES	(16 * 1024)
 
 /* ---- Is this one of several? ---- */
 
@@ -152,6 +150,7 @@ static int exchange_node_info(struct cluster *c, const struct config *config)
 	}
 	for (uint32_t i = 0; i < c->n; i++) {
 		c->nodes[i].info = all[i];
+		cluster_show(c, &c->nodes[i]);
 		if (all[i].magic == NODE_INFO_MAGIC && !strcmp(all[i].version, mine->version))
 			continue;
 		log_error("node %u runs ncclsvcd '%.47s', this node %s: all nodes must run the "
@@ -211,7 +210,7 @@ static int connect_nodes(struct cluster *c, const struct config *config, char *c
 	} else {
 		const struct reach reach = reach_choose(config, c->place.locals == c->place.nodes);
 		if (!link_listen(c, reach.address, 0) && !exchange_node_info(c, config))
-			error = c->carrier->listen(EARS, EAR_BYTES);
+			error = c->carrier->listen(CARRIER_SLOTS, CARRIER_MESSAGE_MAX);
 	}
 	watchdog_stop(&w);
 	return error;

@@ -35,6 +35,8 @@ struct op {
 
 static ucp_context_h context;
 static ucp_worker_h worker;
+static char own_address[CARRIER_ADDRESS_MAX]; /* UCX's, which the main thread may read any time */
+static size_t own_bytes;
 static struct node nodes[CARRIER_NODES];
 static struct op *active, *over; /* over: for poll */
 static unsigned ndropped;
@@ -80,6 +82,19 @@ static ucs_status_t make_context(const struct carrier_network *network)
 	return status;
 }
 
+static ucs_status_t note_address(void)
+{
+	ucp_address_t *mine;
+	const ucs_status_t status = ucp_worker_get_address(worker, &mine, &own_bytes);
+	if (status != UCS_OK)
+		return status;
+	const bool fits = own_bytes <= sizeof(own_address);
+	if (fits)
+		memcpy(own_address, mine, own_bytes);
+	ucp_worker_release_address(worker, mine);
+	return fits ? UCS_OK : UCS_ERR_BUFFER_TOO_SMALL;
+}
+
 /* The daemon's main thread opens it, and its scheduler's thread uses it. */
 static int open_network(const struct carrier_network *network, char *why, size_t size)
 {
@@ -90,21 +105,17 @@ static int open_network(const struct carrier_network *network, char *why, size_t
 		return complain(why, size, "ucp_init", status);
 	status = ucp_worker_create(context, &params, &worker);
 	if (status == UCS_OK)
+		status = note_address();
+	if (status == UCS_OK)
 		return 0;
-	ucp_cleanup(context);
-	return complain(why, size, "ucp_worker_create", status);
+	return complain(why, size, "UCX's worker", status);
 }
 
 static size_t address(void *out, size_t size)
 {
-	ucp_address_t *mine;
-	size_t bytes = 0;
-	if (ucp_worker_get_address(worker, &mine, &bytes) != UCS_OK)
-		return 0;
-	if (bytes <= size)
-		memcpy(out, mine, bytes);
-	ucp_worker_release_address(worker, mine);
-	return bytes <= size ? bytes : 0;
+	const size_t bytes = own_bytes <= size ? own_bytes : 0;
+	memcpy(out, own_address, bytes);
+	return bytes;
 }
 
 /* ---- Nodes ---- */
@@ -264,15 +275,13 @@ static int receive_bytes(void *to, size_t bytes, int node, int tag, void *cookie
 {
 	struct node *n = connected(node);
 	struct op *o = n && bytes <= INT_MAX ? calloc(1, sizeof(*o)) : NULL;
-	ucp_tag_recv_info_t info;
 	if (!o)
 		return -1;
-	const ucp_request_param_t params = {
-		.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-				UCP_OP_ATTR_FIELD_RECV_INFO | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
-		.cb = {.recv = on_received},
-		.user_data = o,
-		.recv_info = {.tag_info = &info}};
+	const ucp_request_param_t params = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK |
+							    UCP_OP_ATTR_FIELD_USER_DATA |
+							    UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
+					    .cb = {.recv = on_received},
+					    .user_data = o};
 	o->receives = true;
 	o->cookie = cookie;
 	DL_APPEND(active, o);
@@ -295,8 +304,8 @@ static void give_up(void)
 	DL_FOREACH_SAFE (active, o, next) {
 		if (!o->dropped || !o->cookie || now - o->dropped < MPI_DROP_SECONDS)
 			continue;
-		note_over(o->cookie, 0, true);
-		o->cookie = NULL;
+		if (!note_over(o->cookie, 0, true))
+			o->cookie = NULL;
 	}
 }
 
