@@ -23,7 +23,8 @@ struct slot *carried_slot(const ncclsvc_session *s, const struct carried *c)
 	return slot->number == c->task && slot->state == SLOT_PENDING ? slot : NULL;
 }
 
-/* What each rank says first: how many lines its history has, and whether it cannot continue. */
+/* The first message of each rank: how many lines its history has, and whether it cannot continue.
+ */
 struct summary {
 	uint64_t lines, spoilt;
 };

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Several daemons on this machine, each of which plays a node. mpirun starts them together, or each
- * is started by itself. */
+ * Several daemons on this machine, as nodes. mpirun starts them together, or each starts alone. */
 #ifndef TESTS_NODE_DAEMONS_H
 #define TESTS_NODE_DAEMONS_H
 

@@ -417,7 +417,7 @@ static void finished_operations_are_forgotten(void **state)
 	is_refused(1, 1);
 }
 
-/* Of a rendezvous that this node has never heard of, for example. */
+/* The rendezvous may be one that this node has never heard of. */
 static void unannounced_names_are_kept_for_a_while(void **state)
 {
 	(void)state;

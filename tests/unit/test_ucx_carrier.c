@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The module ncclsvc-ucx.so between processes of this machine, each of which opens it. */
+ * The module ncclsvc-ucx.so between processes of this machine. */
 #include <dlfcn.h>
 #include <poll.h>
 #include <signal.h>

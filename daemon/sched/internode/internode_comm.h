@@ -5,7 +5,7 @@
  *   internode_comm.c which nodes and ranks, their messages, and the end
  *   node_match.c     where the nodes' tasks match: votes; node_match_messages.c: other nodes'
  *                    votes; node_match_pair.c: a Send and its Recv
- *   transport/internode moves the bytes of matched tasks in chunks, through MPI; small.c: bytes
+ *   transport/internode moves the bytes of matched tasks in chunks, by the carrier; small.c: bytes
  *                    that fit into a message
  *   unexpected.c     messages about a communicator before it has begun here
  *   deadlock.c       deadlocks of members on several nodes
@@ -81,7 +81,7 @@ enum succession_step {
 	SUCCESSION_GOES_ON,    /* from the successor: all nodes have reported, and it continues */
 };
 
-/* The header of a message between schedulers, through MPI. All nodes run the same program on the
+/* The header of a message between schedulers. All nodes run the same program on the
  * same kind of machine. */
 struct internode_header {
 	uint32_t magic;
@@ -142,12 +142,12 @@ struct internode_comm {
 	uint32_t nfailed;
 };
 
-/* An MPI operation in progress: the first member of the cookie that MPI returns. */
+/* A send or a receive in progress: the first member of the cookie that the carrier returns. */
 struct flight {
 	void (*done)(struct scheduler *sched, struct flight *f, size_t bytes, bool failed);
 };
 
-/* A message that MPI sends, or that this node has sent to itself. */
+/* A message that the carrier sends, or that this node has sent to itself. */
 struct internode_message {
 	struct flight flight; /* must come first */
 	struct internode_message *prev, *next;

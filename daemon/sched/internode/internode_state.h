@@ -12,7 +12,7 @@ struct node_match;
 
 struct internode_state {
 	struct internode_comm *comms; /* by id */
-	uint32_t flights;	      /* MPI operations in progress */
+	uint32_t flights;	      /* sends and receives in progress */
 	uint32_t ops;		      /* that move bytes between nodes */
 	uint32_t committed;	      /* tasks that wait for other nodes */
 	uint64_t message_ns;	      /* when another node's last message came */

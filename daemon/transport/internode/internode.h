@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations on host memory between nodes: their schedules, chunks, and transfers by MPI. */
+ * Operations on host memory between nodes: their schedules, chunks, and transfers by the carrier. */
 #ifndef INTERNODE_H
 #define INTERNODE_H
 
@@ -138,7 +138,7 @@ void internode_work_over(struct job *job, void *scheduler);
 void transfer_credit(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 		     const struct operation_key *key, const struct credit_note *note);
 
-/* Posts the MPI receive, and sends a credit for it. */
+/* Posts the receive, and sends a credit for it. */
 void transfer_receive(struct scheduler *sched, struct transfer *f);
 /* Sends it if the receiver has already given credit. */
 void transfer_offer(struct scheduler *sched, struct transfer *f);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A chunk's sends and receives: the credits for them, and the transfers in MPI. */
+ * A chunk's sends and receives: the credits for them, and the transfers by the carrier. */
 #include <stdlib.h>
 #include <utlist.h>
 
