@@ -66,10 +66,10 @@ static void on_node_lost(void *owner, uint32_t node)
 	remote_node_lost(&s->comms, node);
 }
 
-static void on_node_ready(void *owner, uint32_t node)
+static void on_node_ready(void *owner)
 {
 	struct server *s = owner;
-	remote_node_ready(&s->comms, node);
+	remote_node_ready(&s->comms);
 }
 
 static void on_carry(void *owner, uint32_t node, const void *address, size_t size, uint32_t here,

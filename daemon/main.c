@@ -293,7 +293,7 @@ static int compare_nodes(struct daemon *d)
 	char note[64], was[64];
 	socket_read_note(&d->socket.socket, was, sizeof(was));
 	note[0] = '\0';
-	if (d->cluster && d->cluster->mpi)
+	if (cluster_is_together(d->cluster))
 		snprintf(note, sizeof(note), "node %u of %u", d->cluster->me, d->cluster->n);
 	else if (was[0] && !cluster_unwanted(&d->config, d->envp)) {
 		log_error("the daemon on %s was %.40s, and did not exit with the other nodes; this "

@@ -48,12 +48,13 @@ struct node_info {
 
 struct node {
 	struct node_info info; /* without a connection, only the address and the port are known */
-	struct link *out;      /* opened by this node, which sends over it; NULL: none */
-	struct link *in;       /* opened by the other node */
-	bool carried;	       /* the carrier can reach it */
-	bool gone;	       /* the last connection was lost, and none is wanted yet */
-	bool left;	       /* it announced that it exits */
-	uint32_t here, there;  /* labels: see struct carrier */
+	char shown[CLUSTER_HOST_BYTES + 80]; /* for people */
+	struct link *out;     /* opened by this node, which sends over it; NULL: none */
+	struct link *in;      /* opened by the other node */
+	bool carried;	      /* the carrier can reach it */
+	bool gone;	      /* the last connection was lost, and none is wanted yet */
+	bool left;	      /* it announced that it exits */
+	uint32_t here, there; /* labels: see struct carrier */
 	uint32_t *numbers; /* [CLUSTER_NODES_MAX]: that node's numbers, in this node's; or NULL */
 	uint8_t told[CLUSTER_NODES_MAX / 8]; /* this node's numbers that it knows */
 	uint64_t lost_ns;
@@ -66,8 +67,8 @@ struct cluster_callbacks {
 	/* A message came from another node. */
 	void (*message)(void *owner, uint32_t from, unsigned kind, const void *body, size_t size);
 	void (*node_lost)(void *owner, uint32_t node);
-	/* Nothing keeps messages to the node, or its operations, waiting any more. */
-	void (*node_ready)(void *owner, uint32_t node);
+	/* This node and its carrier can reach one more node. */
+	void (*node_ready)(void *owner);
 	/* Makes the carrier reach the node; cluster_carried follows, later. */
 	void (*carry)(void *owner, uint32_t node, const void *address, size_t size, uint32_t here,
 		      uint32_t there);
@@ -89,7 +90,6 @@ struct cluster {
 	uint32_t me, n;
 	struct node *nodes; /* [n]; room for CLUSTER_NODES_MAX if the daemon was started alone */
 	struct tls_site *site;
-	uint32_t ready;	    /* nodes that this node can send to */
 	uint64_t sent;	    /* messages, without keep-alives */
 	uint64_t strangers; /* connections that did not prove to be another daemon's */
 	struct link *links; /* including those not yet identified */
@@ -118,8 +118,8 @@ void cluster_reload(struct cluster *c, const struct config *config);
 void cluster_attach(struct cluster *c, const struct cluster_callbacks *callbacks, void *owner);
 /* Tells the others, and closes the connections; the loop must then run until it ends. */
 void cluster_close(struct cluster *c);
-/* Ends MPI, after the scheduler's end. If other daemons continue, which would block MPI's end, the
- * process exits with this code. */
+/* Ends the carrier, after the scheduler's end. If other daemons continue, which would block MPI's
+ * end, the process exits with this code. */
 void cluster_destroy(struct cluster *c, int code);
 /* Replaces %r in a path with the node's number. Returns 0, or -1 if the path gets too long. */
 int cluster_fill_path(const struct cluster *c, char *path, size_t size);
@@ -137,6 +137,10 @@ bool cluster_gathers(const struct cluster *c, uint32_t node, const uint8_t *id);
 int cluster_new_id(const struct cluster *c, uint8_t id[NCCLSVC_ID_BYTES]);
 /* The members of that id are to gather on this node. */
 void cluster_name_in(const struct cluster *c, uint8_t id[NCCLSVC_ID_BYTES]);
+/* Do all nodes know each other from the start, by the same numbers? */
+bool cluster_is_together(const struct cluster *c);
+/* What is known of the node has changed: updates its name for people. */
+void cluster_show(const struct cluster *c, struct node *n);
 /* A lost node may be back: connects to it when there is something to send. */
 void cluster_revive(struct cluster *c, uint32_t node);
 /* Its IPv4 address, then 16 bits of its port; 0: it has none, or all nodes know its number. */
@@ -148,7 +152,7 @@ uint32_t cluster_room(const struct cluster *c);
 
 /* Can this node and its carrier reach that node? If not yet, connects to it. */
 bool cluster_reaches(struct cluster *c, uint32_t node);
-/* The answer to the callback `carry`. */
-void cluster_carried(struct cluster *c, uint32_t node, bool failed);
+/* The answer to the callback `carry`, with its label. */
+void cluster_carried(struct cluster *c, uint32_t node, uint32_t here, bool failed);
 
 #endif

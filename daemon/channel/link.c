@@ -94,9 +94,9 @@ static void close_link(struct link *l)
 	if (l->node == CLUSTER_NO_NODE)
 		return;
 	struct node *n = &l->cluster->nodes[l->node];
-	l->cluster->ready -= n->out == l && l->ready;
 	n->out = n->out == l ? NULL : n->out;
 	n->in = n->in == l ? NULL : n->in;
+	n->carried &= n->in || n->out; /* its end would not be noticed any more */
 }
 
 /* A stranger costs others nothing, and may come often. */
@@ -112,19 +112,13 @@ static void refuse(struct link *l, const char *why)
 static void log_lost(const struct cluster *c, uint32_t node, const char *why)
 {
 	const struct node *n = &c->nodes[node];
-	if (c->mpi && n->left)
-		log_info("node %u (%s): its daemon (pid %d) has exited", node, n->info.host,
+	if (n->left)
+		log_info("node %u (%s): its daemon (pid %d) has exited", node, n->shown,
 			 n->info.pid);
-	else if (c->mpi)
-		log_error("node %u (%s): the connection to its daemon (pid %d) is lost: %s. "
-			  "Restart the daemons of all nodes",
-			  node, n->info.host, n->info.pid, why);
-	else if (n->left)
-		log_info("node %s (%s port %u): its daemon (pid %d) has exited", n->info.host,
-			 n->info.address, n->info.port, n->info.pid);
 	else
-		log_error("node %s (%s port %u) is lost: %s", n->info.host, n->info.address,
-			  n->info.port, why);
+		log_error("node %u (%s): the connection to its daemon (pid %d) is lost: %s%s", node,
+			  n->shown, n->info.pid, why,
+			  c->mpi ? ". Restart the daemons of all nodes" : "");
 }
 
 static void lose_node(struct cluster *c, uint32_t node, const char *why)
@@ -326,19 +320,19 @@ static void say_hello(struct link *l)
  */
 static void begin(struct link *l)
 {
-	struct cluster *c = l->cluster;
 	if (l->closing || l->ready)
 		return;
 	if (!l->opened)
 		say_hello(l);
 	l->ready = true;
-	c->ready += l->opened;
 	send_queue(l);
 }
 
-void cluster_carried(struct cluster *c, uint32_t node, bool failed)
+void cluster_carried(struct cluster *c, uint32_t node, uint32_t here, bool failed)
 {
 	struct node *n = &c->nodes[node];
+	if (here != n->here)
+		return; /* that connection was lost meanwhile */
 	if (failed && (n->out || n->in))
 		lose_node(c, node, "the carrier cannot reach it");
 	if (failed)
@@ -349,7 +343,7 @@ void cluster_carried(struct cluster *c, uint32_t node, bool failed)
 	if (n->out && n->out->greeted)
 		begin(n->out);
 	if (n->carried && c->callbacks)
-		c->callbacks->node_ready(c->owner, node);
+		c->callbacks->node_ready(c->owner);
 }
 
 static bool text_fits(const char *text, size_t size)
@@ -376,7 +370,7 @@ static uint32_t node_of(struct link *l, const struct control_hello *h)
 	return i;
 }
 
-static void note_info(struct node *n, const struct control_hello *h)
+static void note_info(const struct cluster *c, struct node *n, const struct control_hello *h)
 {
 	n->info.incarnation = h->incarnation;
 	n->info.pid = h->pid;
@@ -385,6 +379,15 @@ static void note_info(struct node *n, const struct control_hello *h)
 	n->there = h->label;
 	n->gone = n->left = false;
 	n->last_seen_ns = clock_now();
+	cluster_show(c, n);
+}
+
+/* Over a new connection, the other side says again what its numbers mean. */
+static void take_in(struct node *n, struct link *l)
+{
+	n->in = l;
+	free(n->numbers);
+	n->numbers = NULL;
 }
 
 /* The first message: checks which node it is. */
@@ -418,8 +421,8 @@ static void take_hello(struct link *l, const struct control_hello *h)
 	l->node = i;
 	l->greeted = true;
 	if (!l->opened)
-		n->in = l;
-	note_info(n, h);
+		take_in(n, l);
+	note_info(c, n, h);
 	if (c->mpi)
 		begin(l);
 	else if (c->callbacks)
@@ -832,7 +835,7 @@ static void close_idle(struct cluster *c, uint32_t node)
 	close_link(l);
 }
 
-/* Whoever does not say HELLO in time is a stranger, or does not answer. */
+/* A connection whose other side has not said HELLO in time is a stranger's, or hangs. */
 static void end_late_hellos(struct cluster *c, uint64_t now)
 {
 	struct link *l;
@@ -857,7 +860,7 @@ static void on_beat(uv_timer_t *timer)
 			send_over(n->out, CONTROL_BEAT, &alive, sizeof(alive));
 	}
 	DL_FOREACH (c->links, l)
-		l->since_ns += slept ? passed : 0;
+		l->since_ns = slept ? now : l->since_ns;
 	end_late_hellos(c, now);
 	c->beat_ns = now;
 }

@@ -19,12 +19,23 @@ static uint32_t find(const struct cluster *c, const char *address, uint16_t port
 	return CLUSTER_NO_NODE;
 }
 
+/* Marks this node's numbers that others' numbers stand for. */
+static void mark_named(const struct cluster *c, bool named[CLUSTER_NODES_MAX])
+{
+	for (uint32_t i = 0; i < c->n; i++)
+		for (uint32_t k = 0; c->nodes[i].numbers && k < CLUSTER_NODES_MAX; k++)
+			if (c->nodes[i].numbers[k] != CLUSTER_NO_NODE)
+				named[c->nodes[i].numbers[k]] = true;
+}
+
 /* A node that nothing refers to any more. */
 static uint32_t unused(const struct cluster *c)
 {
+	bool named[CLUSTER_NODES_MAX] = {false};
+	mark_named(c, named);
 	for (uint32_t i = 0; i < c->n; i++) {
 		const struct node *n = &c->nodes[i];
-		if (i != c->me && !n->out && !n->in &&
+		if (i != c->me && !n->out && !n->in && !named[i] &&
 		    !(c->callbacks && c->callbacks->needs(c->owner, i)))
 			return i;
 	}
@@ -44,9 +55,24 @@ uint32_t cluster_node_at(struct cluster *c, const char *address, uint16_t port)
 	*n = (struct node){.info.port = port, .here = n->here ? n->here + CARRIER_NODES : i};
 	snprintf(n->info.address, sizeof(n->info.address), "%s", address);
 	snprintf(n->info.host, sizeof(n->info.host), "%s", address);
+	cluster_show(c, n);
 	for (uint32_t k = 0; k < c->n; k++)
 		c->nodes[k].told[i / 8] &= (uint8_t) ~(1u << i % 8);
 	return i;
+}
+
+bool cluster_is_together(const struct cluster *c)
+{
+	return c && c->mpi;
+}
+
+void cluster_show(const struct cluster *c, struct node *n)
+{
+	if (cluster_is_together(c))
+		snprintf(n->shown, sizeof(n->shown), "%s", n->info.host);
+	else
+		snprintf(n->shown, sizeof(n->shown), "%s, %s port %u", n->info.host,
+			 n->info.address, n->info.port);
 }
 
 void cluster_revive(struct cluster *c, uint32_t node)
@@ -127,7 +153,7 @@ int cluster_new_id(const struct cluster *c, uint8_t id[NCCLSVC_ID_BYTES])
 
 uint32_t cluster_room(const struct cluster *c)
 {
-	return !c ? 1 : c->mpi ? c->n : CLUSTER_NODES_MAX;
+	return !c ? 1 : cluster_is_together(c) ? c->n : CLUSTER_NODES_MAX;
 }
 
 uint64_t cluster_ipv4(const struct cluster *c, uint32_t node)

@@ -48,14 +48,14 @@ static bool check_join(struct comms *s, struct session *c, uint32_t serial,
 			      "the world has only host ranks (device -1)");
 		return false;
 	}
-	const struct cluster *nodes = s->cluster;
-	uint32_t most = nodes && nodes->mpi ? nodes->n * GPUS_MAX : s->gpus->ngpus;
+	const bool together = cluster_is_together(s->cluster);
+	uint32_t most = together ? s->cluster->n * GPUS_MAX : s->gpus->ngpus;
 	if (most < PEER_RANKS) /* on the direct transport, ranks can share a GPU */
 		most = PEER_RANKS;
 	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > most) {
 		session_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
 			      "nranks is %d, but the GPUs of %s serve at most %u ranks", j->nranks,
-			      nodes && nodes->mpi ? "all nodes" : "this node", most);
+			      together ? "all nodes" : "this node", most);
 		return false;
 	}
 	if (!world && j->nranks > SVC_HOST_RANKS_MAX) {

@@ -141,7 +141,7 @@ void remote_fill_epoch(struct control_epoch *of, const struct communicator *m)
 	of->nranks = m->nranks;
 }
 
-/* Nobody else can refuse the JOIN any more. */
+/* The rendezvous, which would refuse the JOIN, is lost. */
 static void refuse_lost(struct communicator *m, uint32_t node, const struct control_join *j)
 {
 	struct control_refuse r = {.rank = j->rank,

@@ -392,8 +392,8 @@ void report_open(struct comms *s)
 		snprintf(directory, sizeof(directory), "%.*s", (int)strcspn(state, ":"), state);
 	const bool kept = *directory && strcmp(directory, "/dev/null") != 0;
 	failures_open(&s->failures, s->loop, kept ? directory : NULL,
-		      s->cluster && s->cluster->mpi && s->cluster->n > 1 ? (int32_t)s->cluster->me
-									 : -1);
+		      cluster_is_together(s->cluster) && s->cluster->n > 1 ? (int32_t)s->cluster->me
+									   : -1);
 }
 
 void report_close(struct comms *s)

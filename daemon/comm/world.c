@@ -10,7 +10,7 @@
 static int32_t local_ranks(struct comms *s, struct session *c, uint32_t serial)
 {
 	const struct cluster *k = s->cluster;
-	if (!k || !k->mpi)
+	if (!cluster_is_together(k))
 		return s->config->ranks;
 	const uint32_t full = k->nodes[0].info.ranks;
 	for (uint32_t i = 1; i < k->n; i++) {
@@ -36,7 +36,7 @@ void world_tell(struct comms *s, struct session *c, uint32_t serial)
 		.ranks = (int32_t)s->world->nranks,
 		.local_ranks = local,
 		.node = (int32_t)s->coord.me,
-		.nodes = s->cluster && s->cluster->mpi ? (int32_t)s->cluster->n : 1,
+		.nodes = cluster_is_together(s->cluster) ? (int32_t)s->cluster->n : 1,
 		.data = s->config->world_data,
 		.horizontal = s->config->world_horizontal,
 		.pipeline = s->config->world_pipeline,
@@ -50,7 +50,7 @@ int comm_create_world(struct comms *s)
 	uint32_t ranks = (uint32_t)s->config->ranks;
 	if (cluster_new_id(s->cluster, id))
 		return -1;
-	if (s->cluster && s->cluster->mpi) { /* node 0's id; node by node */
+	if (cluster_is_together(s->cluster)) { /* node 0's id; node by node */
 		memcpy(id, s->cluster->nodes[0].info.world, sizeof(id));
 		ranks = 0;
 		for (uint32_t i = 0; i < s->cluster->n; i++) {

@@ -20,8 +20,8 @@ void coord_lost_text(const struct coord *c, uint32_t node, const char *label,
 {
 	if (node == CLUSTER_NO_NODE)
 		snprintf(text, SVC_TEXT_BYTES,
-			 "communicator %s gathers on another node, and this daemon knows %d nodes "
-			 "already, all of which are in use",
+			 "communicator %s gathers on another node, but this daemon has no room for "
+			 "more than %d nodes",
 			 label, CLUSTER_NODES_MAX);
 	else
 		snprintf(text, SVC_TEXT_BYTES,

@@ -309,7 +309,7 @@ static void handle_event(struct server *s, const struct event *ev)
 				      ev->internode.result, ev->internode.node);
 		break;
 	case EVENT_NODE_CARRIED:
-		cluster_carried(s->cluster, ev->carried.node, ev->carried.failed);
+		cluster_carried(s->cluster, ev->carried.node, ev->carried.here, ev->carried.failed);
 		break;
 	case EVENT_MEMBER_LEFT:
 		comm_member_left(&s->comms, ev->left.comm, ev->left.epoch, ev->left.rank);

@@ -69,8 +69,14 @@ static void tell_over(struct comms *s, const struct control_start *start, bool f
 		b.rank = (int32_t)k;
 		b.pid = start->members[k].pid;
 	}
-	for (uint32_t node = 0; node < s->coord.n; node++)
-		remote_send(s, node, CONTROL_BREAK, &b, sizeof(b));
+	const uint32_t first = coord_rendezvous(&s->coord, start->id);
+	bool notified[CLUSTER_NODES_MAX] = {false};
+	for (uint32_t k = 0; k <= start->nranks; k++) {
+		const uint32_t node = k < start->nranks ? start->members[k].node : first;
+		if (node != CLUSTER_NO_NODE && !notified[node])
+			remote_send(s, node, CONTROL_BREAK, &b, sizeof(b));
+		notified[node == CLUSTER_NO_NODE ? s->coord.me : node] = true;
+	}
 }
 
 static void on_start(struct comms *s, const struct control_start *start)
@@ -221,8 +227,8 @@ static void tell_begun(struct comms *s, const struct communicator *m)
 	}
 }
 
-/* Nobody can join any more. If the rendezvous has told only some members' nodes of an epoch, the
- * others learn of it here, and answer if their members have given up. */
+/* JOINs that wait at the lost rendezvous fail. If it has told only some members' nodes of an epoch,
+ * the others learn of it here, and answer if their members have given up. */
 static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
 {
 	char text[SVC_TEXT_BYTES];
@@ -249,10 +255,9 @@ void remote_node_lost(struct comms *s, uint32_t node)
 	}
 }
 
-void remote_node_ready(struct comms *s, uint32_t node)
+void remote_node_ready(struct comms *s)
 {
 	struct communicator *m, *next;
-	(void)node;
 	HASH_ITER (hh, s->comms, m, next)
 		if (m->start)
 			comm_try_start(s, m);

@@ -21,8 +21,8 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 /* Handles a message to the members on this node, for remote_handle. */
 void remote_deliver(struct comms *s, uint32_t from, enum control_kind kind, const void *body);
 void remote_node_lost(struct comms *s, uint32_t node);
-/* Epochs that waited for the connection to the node can begin. */
-void remote_node_ready(struct comms *s, uint32_t node);
+/* One more node is reached, for which epochs may have waited. */
+void remote_node_ready(struct comms *s);
 /* Makes the scheduler's carrier reach the node; cluster_carried follows. */
 void remote_carry(struct comms *s, uint32_t node, const void *address, size_t size, uint32_t here,
 		  uint32_t there);

@@ -51,7 +51,7 @@ struct event {
 			uint32_t comm;
 		} epoch;
 		struct {
-			uint32_t node;
+			uint32_t node, here; /* the command's */
 			bool failed;
 		} carried;
 		struct {

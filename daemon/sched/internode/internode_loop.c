@@ -283,8 +283,8 @@ void internode_comm_carry(struct scheduler *sched, const struct command *c)
 	const bool failed = sched->config.carrier->connect(node, c->carry.address, c->carry.bytes,
 							   c->carry.here, c->carry.there);
 	sched->internode->lost[node] &= failed;
-	supervisor_event(sched,
-			 &(struct event){.kind = EVENT_NODE_CARRIED, .carried = {node, failed}});
+	supervisor_event(sched, &(struct event){.kind = EVENT_NODE_CARRIED,
+						.carried = {node, c->carry.here, failed}});
 }
 
 void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
@@ -299,7 +299,7 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 		sched->config.carrier->drop(m);
 		DL_DELETE(sched->internode->messages, m);
 		sched->internode->flights--;
-		/* MPI owns its memory forever. */
+		/* The carrier owns its memory forever. */
 	}
 	HASH_ITER (hh, sched->internode->comms, s, next_comm) {
 		uint32_t node_index = internode_comm_node_index(s, (int)node);
