@@ -132,6 +132,10 @@ uint32_t cluster_node_at(struct cluster *c, const char *address, uint16_t port);
 uint32_t cluster_rendezvous(struct cluster *c, const uint8_t *id);
 /* Do its members gather on that node, or did they until it was lost? Gives out no numbers. */
 bool cluster_gathers(const struct cluster *c, uint32_t node, const uint8_t *id);
+/* Do they gather on this node, or on one that has a number? */
+bool cluster_knows(const struct cluster *c, const uint8_t *id);
+/* The node where they gather, if it has a number but no connection; else CLUSTER_NO_NODE. */
+uint32_t cluster_unreached(const struct cluster *c, const uint8_t *id);
 /* A new random id whose members gather on this node; NULL: a daemon without other nodes. Returns 0,
  * or -1 if no random numbers are available. */
 int cluster_new_id(const struct cluster *c, uint8_t id[NCCLSVC_ID_BYTES]);

@@ -130,6 +130,23 @@ bool cluster_gathers(const struct cluster *c, uint32_t node, const uint8_t *id)
 	return at == node;
 }
 
+bool cluster_knows(const struct cluster *c, const uint8_t *id)
+{
+	char address[CLUSTER_HOST_BYTES];
+	uint16_t port;
+	return cluster_is_together(c) || !address_of_id(id, address, &port) ||
+	       find(c, address, port) != CLUSTER_NO_NODE;
+}
+
+uint32_t cluster_unreached(const struct cluster *c, const uint8_t *id)
+{
+	char address[CLUSTER_HOST_BYTES];
+	uint16_t port;
+	const bool named = !cluster_is_together(c) && address_of_id(id, address, &port);
+	const uint32_t i = named ? find(c, address, port) : CLUSTER_NO_NODE;
+	return i == CLUSTER_NO_NODE || i == c->me || c->nodes[i].carried ? CLUSTER_NO_NODE : i;
+}
+
 void cluster_name_in(const struct cluster *c, uint8_t id[NCCLSVC_ID_BYTES])
 {
 	const struct node_info *me = &c->nodes[c->me].info;

@@ -14,6 +14,8 @@
 #include "remote.h"
 #include "report.h"
 
+#define UNREACHED_MAX 64 /* nodes of one tenant's JOINs that have not answered */
+
 static bool check_join(struct comms *s, struct session *c, uint32_t serial,
 		       const struct svc_join *j)
 {
@@ -352,12 +354,42 @@ static bool own_job(struct session *c, uint32_t serial, struct svc_join *j)
 	return true;
 }
 
+/* False: JOINs of this tenant already wait for many nodes that have not answered, and an error was
+ * sent. Ids can name any address, and the table of nodes is everybody's. */
+static bool may_connect(struct comms *s, struct session *c, uint32_t serial,
+			const struct svc_join *j)
+{
+	bool counted[CLUSTER_NODES_MAX] = {false};
+	const struct communicator *m, *next;
+	uint32_t n = 0;
+	if (!s->cluster || cluster_knows(s->cluster, j->id))
+		return true;
+	HASH_ITER (hh, s->comms, m, next) {
+		const bool waits = m->account == c->account && m->joining && !m->start;
+		const uint32_t node =
+			waits ? cluster_unreached(s->cluster, m->id) : CLUSTER_NO_NODE;
+		if (node == CLUSTER_NO_NODE || counted[node])
+			continue;
+		counted[node] = true;
+		n++;
+	}
+	if (n < UNREACHED_MAX)
+		return true;
+	session_error(
+		c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+		"JOINs of this tenant wait for %u nodes that have not answered yet: try again "
+		"later",
+		n);
+	return false;
+}
+
 void comm_join(struct comms *s, struct session *c, uint32_t serial, const struct svc_join *request)
 {
 	struct svc_join own = *request;
 	const struct svc_join *j = &own;
 	const struct svc_resume resume = c->next_join;
-	if (!own_job(c, serial, &own) || !check_join(s, c, serial, j))
+	if (!own_job(c, serial, &own) || !check_join(s, c, serial, j) ||
+	    !may_connect(s, c, serial, j))
 		return;
 	gpu_mps_joined(s->gpus, c, j);
 	struct communicator *m = find_or_create(s, c, serial, j);

@@ -234,6 +234,23 @@ class LinksTest(LinksCase):
         job.goes_on()
         self.assertFalse(job.failed())
 
+    def test_one_tenant_waits_for_few_nodes_at_once(self):
+        """Each address accepts connections, and answers nothing."""
+        node = self.start(1)[0]
+        silent = [socket.create_server((f"127.8.0.{k + 1}", 0)) for k in range(70)]
+        with ncclsvc.Session(node.path) as session:
+            joins = [session.join_begin(id_at(one.getsockname()[1], one.getsockname()[0]), 2, 0, timeout=WAIT)
+                     for one in silent[:64]]
+            with self.assertRaises(ncclsvc.LimitError) as caught:
+                session.join(id_at(silent[64].getsockname()[1], silent[64].getsockname()[0]), 2, 0, timeout=WAIT)
+            self.assertIn("wait for 64 nodes", str(caught.exception))
+            session.join(session.unique_id(), 1, 0, timeout=WAIT)
+            for join in joins:
+                with self.assertRaises(ncclsvc.PeerGoneError):
+                    join.wait()
+        for one in silent:
+            one.close()
+
     def test_a_port_in_use_is_told(self):
         first = self.start(1)[0]
         second = Node(self.directory.name, "second", "--cluster-port", str(first.port))
