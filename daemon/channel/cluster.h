@@ -4,8 +4,10 @@
  *
  *   nodes.c   the table of nodes. A node's number is its place there, and means nothing elsewhere:
  *             messages that name nodes are translated on their way (link.c).
+ *   frames.c  one connection: frames, in TLS
  *   link.c    the connections. A daemon connects to another when it has something to say to it, and
  *             sends only over connections that it has opened.
+ *   beats.c   keep-alives, and connections that are idle or late
  *   open.c    a daemon that serves communicators with ranks on other nodes
  *   start.c   daemons that mpirun starts together: they find each other through MPI, are all
  *             connected from the start, and have the same numbers on all nodes

@@ -13,45 +13,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/timings.h"
-#include "link.h"
-#include "tls.h"
+#include "frames.h"
 
 #define LINK_MAGIC    UINT32_C(0x6e6f6465)
 #define LINK_PROTOCOL 1
 #define STRANGERS_MAX 64	 /* unidentified connections */
-#define QUEUE_MAX     (64 << 20) /* bytes that a node has not read */
-#define CHUNK	      (16 << 10) /* bytes that are encrypted, or read, at a time */
-
-struct frame {
-	struct frame *prev, *next;
-	size_t size;
-	char bytes[];
-};
-
-struct link {
-	struct link *prev, *next;
-	struct cluster *cluster;
-	uv_tcp_t tcp;
-	uv_connect_t connect;
-	struct tls *tls;
-	uint32_t node; /* CLUSTER_NO_NODE: not known yet */
-	bool opened;   /* by this node */
-	bool greeted;  /* the other side's HELLO has come */
-	bool ready;    /* both sides have said HELLO */
-	bool closing;
-	bool finished;	     /* the other side no longer needs it */
-	const char *failure; /* why it must be lost; NULL: it must not */
-	uint64_t since_ns;
-	struct frame *queue; /* what is to be sent once it is ready */
-	size_t queued;
-	size_t used, room; /* of buffer */
-	char *buffer;
-};
-
-struct write {
-	uv_write_t request;
-	char bytes[];
-};
+#define CHUNK	      (16 << 10) /* bytes that are read at a time */
 
 /* A message that came before the server existed. */
 struct kept_message {
@@ -64,28 +31,16 @@ struct kept_message {
 
 /* ---- The end of a connection ---- */
 
-static void drop_queue(struct link *l)
-{
-	while (l->queue) {
-		struct frame *f = l->queue;
-		DL_DELETE(l->queue, f);
-		free(f);
-	}
-	l->queued = 0;
-}
-
 static void on_closed(uv_handle_t *handle)
 {
 	struct link *l = handle->data;
 	struct cluster *c = l->cluster;
 	DL_DELETE(c->links, l);
-	drop_queue(l);
-	tls_free(l->tls);
-	free(l->buffer);
+	frames_free(l);
 	free(l);
 }
 
-static void close_link(struct link *l)
+void link_close(struct link *l)
 {
 	if (l->closing)
 		return;
@@ -106,7 +61,7 @@ static void refuse(struct link *l, const char *why)
 	if (!c->strangers++ || !(c->strangers & (c->strangers - 1)))
 		log_warning("refused a connection to the port for other nodes: %s (%llu so far)",
 			    why, (unsigned long long)c->strangers);
-	close_link(l);
+	link_close(l);
 }
 
 static void log_lost(const struct cluster *c, uint32_t node, const char *why)
@@ -125,9 +80,9 @@ static void lose_node(struct cluster *c, uint32_t node, const char *why)
 {
 	struct node *n = &c->nodes[node];
 	if (n->out)
-		close_link(n->out);
+		link_close(n->out);
 	if (n->in)
-		close_link(n->in);
+		link_close(n->in);
 	n->gone = true;
 	n->carried = false;
 	n->here += CARRIER_NODES;
@@ -137,24 +92,16 @@ static void lose_node(struct cluster *c, uint32_t node, const char *why)
 		c->callbacks->node_lost(c->owner, node);
 }
 
-static void lose(struct link *l, const char *why)
+void link_lose(struct link *l, const char *why)
 {
 	if (l->closing)
 		return;
 	if (l->cluster->closing || l->finished)
-		close_link(l);
+		link_close(l);
 	else if (l->node == CLUSTER_NO_NODE)
 		refuse(l, why);
 	else
 		lose_node(l->cluster, l->node, why);
-}
-
-/* The sender may be in the middle of work that involves the node, so the node is lost later, from
- * the loop. */
-static void fail(struct link *l, const char *why)
-{
-	l->failure = why;
-	uv_async_send(&l->cluster->kept);
 }
 
 static void lose_failed(struct cluster *c)
@@ -162,89 +109,10 @@ static void lose_failed(struct cluster *c)
 	struct link *l;
 	DL_FOREACH (c->links, l) /* they leave the list later */
 		if (l->failure)
-			lose(l, l->failure);
+			link_lose(l, l->failure);
 }
 
 /* ---- Sending ---- */
-
-static void on_written(uv_write_t *request, int status)
-{
-	struct link *l = request->handle->data;
-	free(request);
-	if (status < 0 && status != UV_ECANCELED)
-		lose(l, uv_strerror(status));
-}
-
-static void write_bytes(struct link *l, const char *bytes, size_t size)
-{
-	struct write *w = malloc(sizeof(*w) + size);
-	if (!w) {
-		fail(l, "out of memory");
-		return;
-	}
-	memcpy(w->bytes, bytes, size);
-	uv_buf_t buf = uv_buf_init(w->bytes, (unsigned)size);
-	int error = uv_write(&w->request, (uv_stream_t *)&l->tcp, &buf, 1, on_written);
-	if (error) {
-		free(w);
-		fail(l, uv_strerror(error));
-	} else if (uv_stream_get_write_queue_size((uv_stream_t *)&l->tcp) > QUEUE_MAX) {
-		fail(l, "it does not read");
-	}
-}
-
-/* Writes what TLS has to send. */
-static void pump(struct link *l)
-{
-	char chunk[CHUNK];
-	size_t n;
-	while (!l->closing && !l->failure && (n = tls_take(l->tls, chunk, sizeof(chunk))))
-		write_bytes(l, chunk, n);
-}
-
-static void put_frame(struct link *l, enum control_kind kind, const void *body, size_t size)
-{
-	const struct control_header h = {.length = (uint32_t)size, .kind = (uint16_t)kind};
-	if (tls_write(l->tls, &h, sizeof(h)) || (size && tls_write(l->tls, body, size)))
-		fail(l, tls_failure(l->tls));
-	pump(l);
-}
-
-static void queue_frame(struct link *l, enum control_kind kind, const void *body, size_t size)
-{
-	const struct control_header h = {.length = (uint32_t)size, .kind = (uint16_t)kind};
-	struct frame *f = malloc(sizeof(*f) + sizeof(h) + size);
-	if (!f || l->queued + sizeof(h) + size > QUEUE_MAX) {
-		free(f);
-		fail(l, f ? "it does not answer" : "out of memory");
-		return;
-	}
-	f->size = sizeof(h) + size;
-	memcpy(f->bytes, &h, sizeof(h));
-	memcpy(f->bytes + sizeof(h), body, size);
-	DL_APPEND(l->queue, f);
-	l->queued += f->size;
-}
-
-static void send_queue(struct link *l)
-{
-	struct frame *f, *next;
-	DL_FOREACH_SAFE (l->queue, f, next)
-		if (tls_write(l->tls, f->bytes, f->size))
-			fail(l, tls_failure(l->tls));
-	drop_queue(l);
-	pump(l);
-}
-
-static void send_over(struct link *l, enum control_kind kind, const void *body, size_t size)
-{
-	if (l->failure)
-		return;
-	if (l->ready)
-		put_frame(l, kind, body, size);
-	else
-		queue_frame(l, kind, body, size);
-}
 
 /* Tells the other side what a number means that the message names. */
 static void tell_node(void *arg, uint32_t *node)
@@ -258,10 +126,8 @@ static void tell_node(void *arg, uint32_t *node)
 	struct control_node m = {.number = i, .port = c->nodes[i].info.port};
 	memcpy(m.address, c->nodes[i].info.address, sizeof(m.address));
 	*told |= (uint8_t)(1u << i % 8);
-	send_over(l, CONTROL_NODE, &m, sizeof(m));
+	frames_send(l, CONTROL_NODE, &m, sizeof(m));
 }
-
-static struct link *open_link(struct cluster *c, uint32_t node);
 
 void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const void *body,
 	       size_t size)
@@ -269,14 +135,14 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 	if (c->closing || node >= c->n)
 		return;
 	struct node *n = &c->nodes[node];
-	struct link *l = n->out ? n->out : n->gone || c->mpi ? NULL : open_link(c, node);
+	struct link *l = n->out ? n->out : n->gone || c->mpi ? NULL : link_open(c, node);
 	if (!l)
 		return;
 	if (!c->mpi && c->callbacks)
 		c->callbacks->visit_nodes(kind, (void *)(uintptr_t)body, size, tell_node, l);
 	c->sent++;
 	n->used_ns = clock_now();
-	send_over(l, kind, body, size);
+	frames_send(l, kind, body, size);
 }
 
 bool cluster_reaches(struct cluster *c, uint32_t node)
@@ -285,15 +151,14 @@ bool cluster_reaches(struct cluster *c, uint32_t node)
 	if (node == c->me || c->mpi || n->carried)
 		return true;
 	if (!c->closing && !n->out && !n->in && !n->gone)
-		open_link(c, node);
+		link_open(c, node);
 	return false;
 }
 
 bool link_is_full(const struct cluster *c, uint32_t node)
 {
 	const struct link *l = c->nodes[node].out;
-	return l && l->queued + uv_stream_get_write_queue_size((const uv_stream_t *)&l->tcp) >
-			    QUEUE_MAX / 2;
+	return l && frames_unsent(l) > LINK_UNSENT_MAX / 2;
 }
 
 /* ---- HELLO ---- */
@@ -313,7 +178,7 @@ static void say_hello(struct link *l)
 	memcpy(h.version, me->version, sizeof(h.version));
 	if (!c->mpi)
 		h.carrier_bytes = (uint16_t)c->carrier->address(h.carrier, sizeof(h.carrier));
-	put_frame(l, CONTROL_HELLO, &h, sizeof(h));
+	frames_put(l, CONTROL_HELLO, &h, sizeof(h));
 }
 
 /* Messages flow: this node's over a connection that it has opened, the other node's over another.
@@ -325,7 +190,7 @@ static void begin(struct link *l)
 	if (!l->opened)
 		say_hello(l);
 	l->ready = true;
-	send_queue(l);
+	frames_send_queue(l);
 }
 
 void cluster_carried(struct cluster *c, uint32_t node, uint32_t here, bool failed)
@@ -398,11 +263,11 @@ static void take_hello(struct link *l, const struct control_hello *h)
 	if (i != CLUSTER_NO_NODE && h->protocol != LINK_PROTOCOL) {
 		log_warning("node %s: its daemon is of version %s, this one is of version %s",
 			    h->host, h->version, c->nodes[c->me].info.version);
-		lose(l, "its daemon's version is another one");
+		link_lose(l, "its daemon's version is another one");
 		return;
 	}
 	if (i == CLUSTER_NO_NODE) {
-		lose(l, "its peer is not a node that this one knows");
+		link_lose(l, "its peer is not a node that this one knows");
 		return;
 	}
 	struct node *n = &c->nodes[i];
@@ -410,7 +275,7 @@ static void take_hello(struct link *l, const struct control_hello *h)
 		(n->in && n->in != l && !l->opened) ||
 		((n->in || n->out) && n->carried && n->info.incarnation != h->incarnation);
 	if (other && c->mpi) {
-		lose(l, "its peer is connected already");
+		link_lose(l, "its peer is connected already");
 		return;
 	}
 	/* It has lost this node, or was started again, before this node noticed. */
@@ -452,7 +317,7 @@ static void keep(struct link *l, enum control_kind kind, const void *body, size_
 	struct cluster *c = l->cluster;
 	struct kept_message *m = l->failure ? NULL : malloc(sizeof(*m) + size);
 	if (!m) {
-		fail(l, "out of memory");
+		link_fail(l, "out of memory");
 		return;
 	}
 	m->from = l->node;
@@ -470,13 +335,13 @@ static void take_number(struct link *l, const struct control_node *told)
 	struct cluster *c = l->cluster;
 	struct node *n = &c->nodes[l->node];
 	if (told->number >= CLUSTER_NODES_MAX || !text_fits(told->address, sizeof(told->address))) {
-		lose(l, "a message breaks the protocol");
+		link_lose(l, "a message breaks the protocol");
 		return;
 	}
 	if (!n->numbers) {
 		n->numbers = malloc(CLUSTER_NODES_MAX * sizeof(n->numbers[0]));
 		if (!n->numbers) {
-			lose(l, "out of memory");
+			link_lose(l, "out of memory");
 			return;
 		}
 		memset(n->numbers, 0xff, CLUSTER_NODES_MAX * sizeof(n->numbers[0]));
@@ -495,7 +360,7 @@ static void translate(void *arg, uint32_t *node)
 static void finish(struct link *l)
 {
 	l->finished = true;
-	close_link(l);
+	link_close(l);
 }
 
 static void take_message(struct link *l, enum control_kind kind, char *body, size_t size)
@@ -515,82 +380,13 @@ static void take_frame(struct link *l, const struct control_header *h, char *bod
 	if (!l->greeted && h->kind == CONTROL_HELLO && h->length == sizeof(struct control_hello))
 		take_hello(l, (const struct control_hello *)(const void *)body);
 	else if (!l->greeted || l->opened || h->kind == CONTROL_HELLO)
-		lose(l, "it did not identify itself");
+		link_lose(l, "it did not identify itself");
 	else if (h->kind == CONTROL_NODE && h->length == sizeof(struct control_node))
 		take_number(l, (const struct control_node *)(const void *)body);
 	else if (h->kind == CONTROL_CLOSE)
 		finish(l);
 	else
 		take_message(l, h->kind, body, h->length);
-}
-
-/* Strangers get a small buffer. */
-static bool make_room(struct link *l)
-{
-	const size_t size = sizeof(struct control_header) +
-			    (l->greeted ? CONTROL_BODY_MAX : sizeof(struct control_hello));
-	if (l->room == size)
-		return true;
-	char *buffer = realloc(l->buffer, size);
-	if (!buffer)
-		return false;
-	l->buffer = buffer;
-	l->room = size;
-	return true;
-}
-
-/* Returns how many bytes the first frame takes; 0: it is not complete, or the link is closing. */
-static size_t take_first(struct link *l)
-{
-	struct control_header h;
-	if (l->closing || l->used < sizeof(h))
-		return 0;
-	memcpy(&h, l->buffer, sizeof(h));
-	const size_t most = l->greeted ? CONTROL_BODY_MAX : sizeof(struct control_hello);
-	if (h.length > most || h.reserved) {
-		lose(l, "a message breaks the protocol");
-		return 0;
-	}
-	if (l->used - sizeof(h) < h.length)
-		return 0;
-	/* The body is read in place; a later one may not be aligned. */
-	_Alignas(8) char small[1024];
-	char *body = h.length > sizeof(small) ? malloc(h.length) : small;
-	if (!body) {
-		lose(l, "out of memory");
-		return 0;
-	}
-	memcpy(body, l->buffer + sizeof(h), h.length);
-	take_frame(l, &h, body);
-	if (body != small)
-		free(body);
-	return sizeof(h) + h.length;
-}
-
-static void take_frames(struct link *l)
-{
-	size_t taken;
-	while ((taken = take_first(l))) {
-		memmove(l->buffer, l->buffer + taken, l->used - taken);
-		l->used -= taken;
-	}
-}
-
-/* Handles what TLS has decrypted. */
-static void take_plain(struct link *l)
-{
-	long n = 1;
-	while (!l->closing && n > 0) {
-		if (!make_room(l)) {
-			lose(l, "out of memory");
-			return;
-		}
-		n = tls_read(l->tls, l->buffer + l->used, l->room - l->used);
-		l->used += n > 0 ? (size_t)n : 0;
-		take_frames(l);
-	}
-	if (n < 0 && !l->closing)
-		lose(l, tls_ended(l->tls) ? "its connection ended" : tls_failure(l->tls));
 }
 
 static void on_room(uv_handle_t *handle, size_t size, uv_buf_t *buf)
@@ -605,7 +401,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
 	struct link *l = stream->data;
 	if (n < 0) {
-		lose(l, n == UV_EOF ? "its connection ended" : uv_strerror((int)n));
+		link_lose(l, n == UV_EOF ? "its connection ended" : uv_strerror((int)n));
 		return;
 	}
 	if (!n) /* the last read took all there was */
@@ -613,16 +409,15 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 	if (l->greeted)
 		l->cluster->nodes[l->node].last_seen_ns = clock_now();
 	const bool was_ready = tls_is_ready(l->tls);
-	if (tls_feed(l->tls, buf->base, (size_t)n)) {
-		pump(l); /* an alert may say why */
-		lose(l, tls_failure(l->tls));
-		return;
-	}
-	if (l->opened && !was_ready && tls_is_ready(l->tls))
+	const char *why = tls_feed(l->tls, buf->base, (size_t)n) ? tls_failure(l->tls) : NULL;
+	if (!why && l->opened && !was_ready && tls_is_ready(l->tls))
 		say_hello(l);
-	take_plain(l);
+	if (!why)
+		why = frames_take(l, take_frame);
 	if (!l->closing)
-		pump(l);
+		frames_pump(l); /* also an alert, which may say why */
+	if (why)
+		link_lose(l, why);
 }
 
 /* ---- Connecting ---- */
@@ -670,7 +465,7 @@ static void limit_strangers(struct cluster *c)
 		strangers++;
 	}
 	if (strangers > STRANGERS_MAX)
-		lose(oldest, "too many connections");
+		link_lose(oldest, "too many connections");
 }
 
 static void on_connection(uv_stream_t *listener, int status)
@@ -680,7 +475,7 @@ static void on_connection(uv_stream_t *listener, int status)
 	if (!l)
 		return;
 	if (uv_accept(listener, (uv_stream_t *)&l->tcp)) {
-		lose(l, "it cannot be accepted");
+		link_lose(l, "it cannot be accepted");
 		return;
 	}
 	limit_strangers(c);
@@ -696,12 +491,12 @@ static void on_connected(uv_connect_t *request, int status)
 		return;
 	if (status) {
 		c->late |= c->mpi != NULL;
-		lose(l, uv_strerror(status));
+		link_lose(l, uv_strerror(status));
 		return;
 	}
 	watch_for_silence(l);
 	uv_read_start((uv_stream_t *)&l->tcp, on_room, on_read);
-	pump(l);
+	frames_pump(l);
 }
 
 static int connect_to(struct link *l, const struct node_info *to)
@@ -713,8 +508,7 @@ static int connect_to(struct link *l, const struct node_info *to)
 	return uv_tcp_connect(&l->connect, &l->tcp, (struct sockaddr *)&at, on_connected);
 }
 
-/* NULL: there is no memory. Other failures are told later. */
-static struct link *open_link(struct cluster *c, uint32_t node)
+struct link *link_open(struct cluster *c, uint32_t node)
 {
 	struct node *n = &c->nodes[node];
 	struct link *l = new_link(c, true);
@@ -725,7 +519,7 @@ static struct link *open_link(struct cluster *c, uint32_t node)
 	memset(n->told, 0, sizeof(n->told));
 	const int error = connect_to(l, &n->info);
 	if (error)
-		fail(l, uv_strerror(error));
+		link_fail(l, uv_strerror(error));
 	return l;
 }
 
@@ -768,121 +562,19 @@ int link_listen(struct cluster *c, const char *address, uint16_t port)
 	return 0;
 }
 
-/* ---- All nodes, at the start ---- */
-
-static void on_deadline(uv_timer_t *timer)
-{
-	struct cluster *c = timer->data;
-	c->late = true;
-}
-
-/* All nodes are connected, and none reconnects, so the port can be closed. */
-static void stop_listening(struct cluster *c)
-{
-	struct link *l;
-	uv_close((uv_handle_t *)&c->listener, NULL);
-	DL_FOREACH (c->links, l)
-		if (!l->greeted)
-			close_link(l);
-}
-
-static bool all_are_connected(const struct cluster *c)
-{
-	for (uint32_t i = 0; i < c->n; i++)
-		if (i != c->me && (!c->nodes[i].in || !c->nodes[i].out || !c->nodes[i].out->ready))
-			return false;
-	return true;
-}
-
-int link_all(struct cluster *c)
-{
-	for (uint32_t i = 0; i < c->n; i++)
-		if (i != c->me && !open_link(c, i))
-			return -1;
-	uv_timer_start(&c->timer, on_deadline, NODES_CONNECT_MS, 0);
-	while (!all_are_connected(c) && !c->late)
-		uv_run(c->loop, UV_RUN_ONCE);
-	uv_timer_stop(&c->timer);
-	if (all_are_connected(c)) {
-		stop_listening(c);
-		return 0;
-	}
-	for (uint32_t i = 0; i < c->n; i++)
-		if (i != c->me && (!c->nodes[i].out || !c->nodes[i].out->ready))
-			log_error("no connection with node %u (%s, %s port %u) within %d s", i,
-				  c->nodes[i].info.host, c->nodes[i].info.address,
-				  c->nodes[i].info.port, NODES_CONNECT_MS / 1000);
-	return -1;
-}
-
-/* ---- Keep-alives ---- */
-
-static const struct control_beat alive, last_beat = {.last = 1};
-
-/* Nothing needs the connection, and the node has long been told nothing. */
-static bool is_idle(const struct cluster *c, uint32_t node)
-{
-	const struct node *n = &c->nodes[node];
-	return !c->mpi && n->out && n->out->ready && clock_now() - n->used_ns > LINK_IDLE_NS &&
-	       !c->callbacks->needs(c->owner, node);
-}
-
-static void close_idle(struct cluster *c, uint32_t node)
-{
-	struct link *l = c->nodes[node].out;
-	put_frame(l, CONTROL_CLOSE, NULL, 0);
-	l->finished = true;
-	close_link(l);
-}
-
-/* A connection whose other side has not said HELLO in time is a stranger's, or hangs. */
-static void end_late_hellos(struct cluster *c, uint64_t now)
-{
-	struct link *l;
-	DL_FOREACH (c->links, l)
-		if (!l->ready && !l->closing && now - l->since_ns > LINK_HELLO_NS)
-			lose(l, "it does not answer");
-}
-
-static void on_beat(uv_timer_t *timer)
-{
-	struct cluster *c = timer->data;
-	const uint64_t now = clock_now(), passed = now - c->beat_ns;
-	/* While this process was stopped, it could not receive the others' messages. */
-	const bool slept = passed > 2 * NODE_BEAT_MS * UINT64_C(1000000);
-	struct link *l;
-	for (uint32_t i = 0; i < c->n; i++) {
-		struct node *n = &c->nodes[i];
-		n->last_seen_ns += slept ? passed : 0;
-		if (is_idle(c, i))
-			close_idle(c, i);
-		else if (n->out && n->out->ready)
-			send_over(n->out, CONTROL_BEAT, &alive, sizeof(alive));
-	}
-	DL_FOREACH (c->links, l)
-		l->since_ns = slept ? now : l->since_ns;
-	end_late_hellos(c, now);
-	c->beat_ns = now;
-}
-
-void link_start_beats(struct cluster *c)
-{
-	c->beat_ns = clock_now();
-	uv_timer_start(&c->timer, on_beat, NODE_BEAT_MS, NODE_BEAT_MS);
-}
-
 /* ---- The end ---- */
 
 void link_close_all(struct cluster *c)
 {
 	struct link *l;
+	static const struct control_beat last = {.last = 1};
 	for (uint32_t i = 0; i < c->n; i++)
 		if (c->nodes[i].out && c->nodes[i].out->ready)
-			put_frame(c->nodes[i].out, CONTROL_BEAT, &last_beat, sizeof(last_beat));
+			frames_put(c->nodes[i].out, CONTROL_BEAT, &last, sizeof(last));
 	c->closing = true;
 	/* The kernel sends written data before it closes. */
 	DL_FOREACH (c->links, l)
-		close_link(l);
+		link_close(l);
 	while (c->kept_messages) {
 		struct kept_message *m = c->kept_messages;
 		DL_DELETE(c->kept_messages, m);

@@ -76,8 +76,6 @@ struct control_beat {
 
 /* Returns 0, or -1 after a message was logged. */
 int link_listen(struct cluster *c, const char *address, uint16_t port);
-/* Connects to all others, and accepts their connections. */
-int link_all(struct cluster *c);
 /* Sends to another node, which this node connects to if needed. If that fails, the node is lost. */
 void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const void *body,
 	       size_t size);

@@ -8,6 +8,7 @@
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "base/config.h"
 #include "base/log.h"
@@ -15,7 +16,7 @@
 #include "base/timings.h"
 #include "build_config.h"
 #include "cluster.h"
-#include "link.h"
+#include "frames.h"
 #include "module.h"
 #include "reach.h"
 #include "tls.h"
@@ -163,6 +164,53 @@ static int exchange_node_info(struct cluster *c, const struct config *config)
 	return 0;
 }
 
+/* ---- Connections to all nodes ---- */
+
+static void on_deadline(uv_timer_t *timer)
+{
+	struct cluster *c = timer->data;
+	c->late = true;
+}
+
+/* All nodes are connected, and none reconnects, so the port can be closed. */
+static void stop_listening(struct cluster *c)
+{
+	struct link *l;
+	uv_close((uv_handle_t *)&c->listener, NULL);
+	DL_FOREACH (c->links, l)
+		if (!l->greeted)
+			link_close(l);
+}
+
+static bool all_are_connected(const struct cluster *c)
+{
+	for (uint32_t i = 0; i < c->n; i++)
+		if (i != c->me && (!c->nodes[i].in || !c->nodes[i].out || !c->nodes[i].out->ready))
+			return false;
+	return true;
+}
+
+static int connect_all(struct cluster *c)
+{
+	for (uint32_t i = 0; i < c->n; i++)
+		if (i != c->me && !link_open(c, i))
+			return -1;
+	uv_timer_start(&c->timer, on_deadline, NODES_CONNECT_MS, 0);
+	while (!all_are_connected(c) && !c->late)
+		uv_run(c->loop, UV_RUN_ONCE);
+	uv_timer_stop(&c->timer);
+	if (all_are_connected(c)) {
+		stop_listening(c);
+		return 0;
+	}
+	for (uint32_t i = 0; i < c->n; i++)
+		if (i != c->me && (!c->nodes[i].out || !c->nodes[i].out->ready))
+			log_error("no connection with node %u (%s, %s port %u) within %d s", i,
+				  c->nodes[i].info.host, c->nodes[i].info.address,
+				  c->nodes[i].info.port, NODES_CONNECT_MS / 1000);
+	return -1;
+}
+
 /* ---- Beginning and end ---- */
 
 static int start_mpi(struct cluster *c, const struct config *config, char *const envp[])
@@ -249,7 +297,7 @@ struct cluster *cluster_create(uv_loop_t *loop, const struct config *config, cha
 	c->loop = loop;
 	c->mpi = open_mpi(&c->module);
 	c->carrier = c->mpi ? &c->mpi->carrier : NULL;
-	if (!c->mpi || connect_nodes(c, config, envp) || share_key(c) || link_all(c)) {
+	if (!c->mpi || connect_nodes(c, config, envp) || share_key(c) || connect_all(c)) {
 		log_flush();
 		/* MPI's own threads and its launcher must not wait for the others. */
 		_exit(EXIT_FAILURE);
