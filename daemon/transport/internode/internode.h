@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Operations on host memory between nodes: their schedules, chunks, and transfers by the carrier. */
+ * Operations on host memory between nodes: their schedules, chunks, and transfers by the carrier.
+ */
 #ifndef INTERNODE_H
 #define INTERNODE_H
 
