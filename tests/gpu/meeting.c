@@ -22,12 +22,17 @@ void meeting_close(struct meeting *m)
 	rank_close(&m->r);
 }
 
-void meeting_wait(struct meeting *m)
+void meeting_reach(struct meeting *m)
 {
 	ncclsvc_task task;
-	rank_sync(&m->r);
 	CHECK_OK(ncclsvc_barrier(m->host, &task));
 	rank_wait(&m->r, task);
+}
+
+void meeting_wait(struct meeting *m)
+{
+	rank_sync(&m->r);
+	meeting_reach(m);
 }
 
 void meeting_sum(struct meeting *m, CUdeviceptr p)

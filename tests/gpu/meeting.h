@@ -18,6 +18,8 @@ void meeting_open(struct meeting *m, struct client *c);
 void meeting_close(struct meeting *m);
 /* Joins the others' communicator on host memory. */
 ncclsvc_comm *meeting_join(struct client *c, ncclsvc_session *session);
+/* Waits for all ranks, which may have operations pending on their streams. */
+void meeting_reach(struct meeting *m);
 /* Waits for this rank's stream and for all ranks. */
 void meeting_wait(struct meeting *m);
 /* Sums PART at p over all ranks, in place, until the sum no longer goes through staging memory.

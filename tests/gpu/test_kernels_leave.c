@@ -2,7 +2,7 @@
  * Ranks that abort or leave, and a daemon that dies, while kernels wait. */
 #include <pthread.h>
 
-#include "kernels.h"
+#include "meeting.h"
 
 enum word { READY = 1, GO };
 
@@ -15,14 +15,16 @@ static void *abort_comm(void *arg)
 	return NULL;
 }
 
-/* Another thread of the last rank aborts while the rank waits. */
-static void break_off(struct rank *r, CUdeviceptr p)
+/* Another thread of the last rank aborts while the ranks wait. */
+static void break_off(struct meeting *m, CUdeviceptr p)
 {
 	pthread_t thread;
+	struct rank *const r = &m->r;
 	const bool last = r->rank == r->n - 1;
 	stage("a rank that aborts");
 	/* Rank 0 submits nothing, so no task can complete. */
 	const ncclsvc_task task = r->rank ? kernels_sum(r, p, SMALL) : 0;
+	meeting_reach(m);
 	if (last)
 		CHECK_EQ(pthread_create(&thread, NULL, abort_comm, r->comm), 0);
 	if (r->rank)
@@ -35,12 +37,14 @@ static void break_off(struct rank *r, CUdeviceptr p)
 	kernels_rejoin(r);
 }
 
-/* The last rank leaves while its kernel waits. */
-static void leave_early(struct rank *r, CUdeviceptr p)
+/* The last rank leaves while the ranks' kernels wait. */
+static void leave_early(struct meeting *m, CUdeviceptr p)
 {
+	struct rank *const r = &m->r;
 	const bool last = r->rank == r->n - 1;
 	stage("a rank that leaves early");
 	const ncclsvc_task task = r->rank ? kernels_sum(r, p, SMALL) : 0;
+	meeting_reach(m);
 	if (last) {
 		CHECK_OK(ncclsvc_comm_leave(r->comm));
 		wait_for(r->session, task, NCCLSVC_CANCELLED);
@@ -65,7 +69,7 @@ static void leave_late(struct rank *r, CUdeviceptr p, uint8_t round)
 	ncclsvc_unique_id id = r->c->id;
 	ncclsvc_comm *const first = r->comm;
 	stage("a rank that leaves late, %d", round);
-	id.bytes[2] ^= (uint8_t)(1 + round);
+	id.bytes[2] ^= (uint8_t)(2 + round);
 	CHECK_OK(ncclsvc_comm_join_device(r->session, &id, r->n, r->rank, r->gpu, WAIT_MS,
 					  &r->comm));
 	gpu_fill(p, 1, words);
@@ -78,18 +82,18 @@ static void leave_late(struct rank *r, CUdeviceptr p, uint8_t round)
 
 static void leaving_rank(struct client *c)
 {
-	struct rank r;
+	struct meeting m;
 	CUdeviceptr p;
-	rank_open(&r, c);
+	meeting_open(&m, c);
 	CHECK_CU(cu.cuMemAlloc(&p, (size_t)2 << 20));
-	rank_check_usable(&r);
-	break_off(&r, p);
-	leave_early(&r, p);
+	rank_check_usable(&m.r);
+	break_off(&m, p);
+	leave_early(&m, p);
 	for (uint8_t i = 0; i < 4; i++)
-		leave_late(&r, p, i);
-	rank_check_usable(&r);
+		leave_late(&m.r, p, i);
+	rank_check_usable(&m.r);
 	CHECK_CU(cu.cuMemFree(p));
-	rank_close(&r);
+	meeting_close(&m);
 }
 
 static void test_leave(void)

@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "kernels.h"
+#include "meeting.h"
 
 #define TIMEOUT_MS 300
 #define MS	   UINT64_C(1000000)
@@ -115,11 +115,14 @@ static void *abort_comm(void *arg)
 }
 
 /* Rank 0, which waits, too, aborts in another thread. */
-static void break_off(struct rank *r, CUdeviceptr p, enum wait in)
+static void break_off(struct meeting *m, CUdeviceptr p, enum wait in)
 {
 	pthread_t thread;
-	if (r->rank < r->n - 1) {
-		const ncclsvc_task task = wait_in(r, p, in);
+	struct rank *const r = &m->r;
+	const bool waits = r->rank < r->n - 1;
+	const ncclsvc_task task = waits ? wait_in(r, p, in) : 0;
+	meeting_reach(m);
+	if (waits) {
 		if (!r->rank)
 			CHECK_EQ(pthread_create(&thread, NULL, abort_comm, r->comm), 0);
 		wait_for(r->session, task, NCCLSVC_PEER_GONE);
@@ -133,25 +136,31 @@ static void break_off(struct rank *r, CUdeviceptr p, enum wait in)
 
 /* The last rank leaves without its operation, and joins again when the others have been
  * notified. */
-static void leave(struct rank *r, CUdeviceptr p, enum wait in)
+static void leave(struct meeting *m, CUdeviceptr p, enum wait in)
 {
-	if (r->rank == r->n - 1) {
+	struct rank *const r = &m->r;
+	const bool waits = r->rank < r->n - 1;
+	const ncclsvc_task task = waits ? wait_in(r, p, in) : 0;
+	meeting_reach(m);
+	if (!waits) {
 		stage("leaving early");
 		CHECK_OK(ncclsvc_comm_leave(r->comm));
-		CHECK_EQ(hear(r->c), GO);
+		meeting_reach(m);
 		rank_join(r);
 		rank_check_usable(r);
 		return;
 	}
-	wait_for(r->session, wait_in(r, p, in), NCCLSVC_PEER_GONE);
-	say(r->c, READY);
+	wait_for(r->session, task, NCCLSVC_PEER_GONE);
+	meeting_reach(m);
 	released(r);
 	kernels_rejoin(r);
 }
 
 /* The last rank sends messages that fit into the rings, and leaves: they all arrive. */
-static void leave_behind(struct rank *r, CUdeviceptr p)
+static void leave_behind(struct meeting *m, CUdeviceptr p)
 {
+	struct rank *const r = &m->r;
+	ncclsvc_task task;
 	stage("a message left behind");
 	if (r->rank == r->n - 1) {
 		CHECK_CU(cu.cuMemsetD32Async(p, 17, SMALL, r->stream));
@@ -159,52 +168,43 @@ static void leave_behind(struct rank *r, CUdeviceptr p)
 			kernels_send(r, p, SMALL, k, NULL);
 		rank_sync(r);
 		CHECK_OK(ncclsvc_comm_leave(r->comm));
-		say(r->c, READY);
+		meeting_reach(m);
+		meeting_reach(m); /* the others have received it */
 		rank_join(r);
 		rank_check_usable(r);
 		return;
 	}
-	CHECK_EQ(hear(r->c), GO);
-	ncclsvc_task task;
+	meeting_reach(m);
 	kernels_recv(r, p, SMALL, r->n - 1, &task);
 	rank_wait(r, task);
 	gpu_check(p, 17, SMALL, "what a rank that has left had sent");
-	wait_for(r->session, wait_in(r, p, IN_RECV), NCCLSVC_PEER_GONE);
+	meeting_reach(m);
+	if (!r->rank)
+		wait_for(r->session, wait_in(r, p, IN_RECV), NCCLSVC_PEER_GONE);
+	kernels_over(r, NCCLSVC_PEER_GONE);
 	released(r);
 	kernels_rejoin(r);
 }
 
 static void leaving_rank(struct client *c)
 {
-	struct rank r;
+	struct meeting m;
 	CUdeviceptr p;
-	rank_open(&r, c);
+	meeting_open(&m, c);
 	CHECK_CU(cu.cuMemAlloc(&p, LARGE));
-	rank_check_usable(&r);
+	rank_check_usable(&m.r);
 	for (int in = 0; in < WAITS; in++)
-		break_off(&r, p, (enum wait)in);
+		break_off(&m, p, (enum wait)in);
 	for (int in = 0; in < WAITS; in++)
-		leave(&r, p, (enum wait)in);
-	leave_behind(&r, p);
+		leave(&m, p, (enum wait)in);
+	leave_behind(&m, p);
 	CHECK_CU(cu.cuMemFree(p));
-	rank_close(&r);
+	meeting_close(&m);
 }
 
 static void test_leave(void)
 {
-	struct daemon d;
-	struct client ranks[RANKS_MAX];
-	const int n = ranks_count();
-	kernels_daemon_start(&d);
-	clients_start(ranks, n, &d, leaving_rank, NULL);
-	for (int in = 0; in < WAITS; in++) {
-		hear_all(ranks, n - 1, READY);
-		say(&ranks[n - 1], GO);
-	}
-	CHECK_EQ(hear(&ranks[n - 1]), READY);
-	say_all(ranks, n - 1, GO);
-	ranks_end(ranks, n);
-	gpu_daemon_stop(&d);
+	kernels_run(ranks_count(), leaving_rank, NULL);
 }
 
 /* ---- Deadlines ---- */

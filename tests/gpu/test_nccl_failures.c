@@ -145,9 +145,9 @@ static void killed_rank(struct client *c)
 		for (;;)
 			pause();
 	}
+	CHECK_NC(dropin_sum(p, comm, s)); /* the last rank submits nothing */
 	say(c, READY);
 	stage("waiting for the rank that is killed");
-	CHECK_NC(dropin_sum(p, comm, s)); /* the last rank submits nothing */
 	snprintf(pid, sizeof(pid), "pid %d", (int)hear(c));
 	uint64_t killed = now_ns();
 	if (c->rank == 0) { /* before ncclCommGetAsyncError is called */
