@@ -45,21 +45,49 @@ void kernels_run(int n, client_main *main, void *arg)
 	gpu_daemon_stop(&d);
 }
 
+void kernels_may_end(struct rank *r, ncclsvc_result result)
+{
+	r->may_end = result;
+}
+
+void kernels_submitted(const struct rank *r, ncclsvc_result result, ncclsvc_task *task)
+{
+	if (r->may_end && (result == r->may_end || result == NCCLSVC_STALE_EPOCH))
+		*task = 0;
+	else
+		CHECK_OK(result);
+}
+
+bool kernels_failed(const struct rank *r, ncclsvc_task task, ncclsvc_status *st)
+{
+	if (!task)
+		return false;
+	wait_for(r->session, task, r->may_end);
+	*st = status_of(r->session, task);
+	return true;
+}
+
 ncclsvc_task kernels_sum(struct rank *r, CUdeviceptr p, size_t n)
 {
 	ncclsvc_task task;
-	CHECK_OK(ncclsvc_all_reduce(at(p), at(p), n, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm, &task));
+	kernels_submitted(
+		r, ncclsvc_all_reduce(at(p), at(p), n, NCCLSVC_UINT32, NCCLSVC_SUM, r->comm, &task),
+		&task);
 	return task;
 }
 
 void kernels_send(struct rank *r, CUdeviceptr p, size_t n, int to, ncclsvc_task *task)
 {
-	CHECK_OK(ncclsvc_send(at(p), n, NCCLSVC_UINT32, to, r->comm, task));
+	ncclsvc_task none;
+	kernels_submitted(r, ncclsvc_send(at(p), n, NCCLSVC_UINT32, to, r->comm, task),
+			  task ? task : &none);
 }
 
 void kernels_recv(struct rank *r, CUdeviceptr p, size_t n, int from, ncclsvc_task *task)
 {
-	CHECK_OK(ncclsvc_recv(at(p), n, NCCLSVC_UINT32, from, r->comm, task));
+	ncclsvc_task none;
+	kernels_submitted(r, ncclsvc_recv(at(p), n, NCCLSVC_UINT32, from, r->comm, task),
+			  task ? task : &none);
 }
 
 void kernels_over(struct rank *r, ncclsvc_result expected)
@@ -78,6 +106,7 @@ void kernels_rejoin(struct rank *r)
 {
 	stage("rejoining");
 	CHECK_OK(ncclsvc_comm_rejoin(r->comm, WAIT_MS));
+	r->may_end = NCCLSVC_OK;
 	stage("rejoined");
 	rank_check_usable(r);
 }

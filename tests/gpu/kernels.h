@@ -15,6 +15,14 @@ void kernels_daemon_start(struct daemon *d);
 /* Like ranks_run, with kernels_daemon_start. */
 void kernels_run(int n, client_main *main, void *arg);
 
+/* From now on until kernels_rejoin, the epoch ends with this result. So it may be over before the
+ * rank has submitted everything: then the functions below, unlike others, set the task to 0. */
+void kernels_may_end(struct rank *r, ncclsvc_result result);
+/* Checks a submission's result. */
+void kernels_submitted(const struct rank *r, ncclsvc_result result, ncclsvc_task *task);
+/* Waits until the task has failed with the result that the epoch ends with. False: the epoch was
+ * over before the task was submitted. */
+bool kernels_failed(const struct rank *r, ncclsvc_task task, ncclsvc_status *st);
 /* Sums n words over all ranks, in place. Not for use in a group. */
 ncclsvc_task kernels_sum(struct rank *r, CUdeviceptr p, size_t n);
 /* Sends n words to, or receives them from, another rank. */

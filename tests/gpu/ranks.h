@@ -11,7 +11,8 @@ struct rank {
 	int rank, n, gpu;
 	ncclsvc_session *session;
 	ncclsvc_comm *comm;
-	CUstream stream; /* set on the session */
+	CUstream stream;	/* set on the session */
+	ncclsvc_result may_end; /* kernels_may_end */
 };
 
 /* The number of GPUs that most tests use: all that they may, up to 4. */

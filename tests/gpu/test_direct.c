@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "graphs.h"
+#include "meeting.h"
 
 #define BYTES  ((size_t)8 << 20)
 #define WORDS  (BYTES / sizeof(uint32_t))
@@ -89,8 +90,7 @@ static void messages(struct rank *r, CUdeviceptr a, CUdeviceptr b)
 	}
 }
 
-/* Memory of cuMemAlloc stays mapped while a kernel of another rank runs, which may already be the
- * one of the next operation. */
+/* No rank runs a kernel, but the ranks that have mapped the memory may be late. */
 static void memory_is_free(struct rank *r, struct buffer *b)
 {
 	const size_t before = gpu_unused_memory();
@@ -103,32 +103,34 @@ static void memory_is_free(struct rank *r, struct buffer *b)
 
 static void direct_rank(struct client *c)
 {
-	struct rank r;
+	struct meeting m;
+	struct rank *const r = &m.r;
 	struct buffer a, b;
-	rank_open(&r, c);
+	meeting_open(&m, c);
 	for (int kind = 0; kind < MEMORY_KINDS; kind++) {
 		for (unsigned round = 0; round < 3; round++) {
 			stage("%s memory, round %u", memory_name(kind), round);
-			buffer_make(&a, kind, r.gpu, r.session, BYTES);
-			buffer_make(&b, kind, r.gpu, r.session, BYTES);
-			sum_becomes_direct(&r, a.p, b.p);
-			sum(&r, b.p, b.p);
-			all_operations(&r, a.p, b.p);
-			messages(&r, a.p, b.p);
-			meet(&r);
+			buffer_make(&a, kind, r->gpu, r->session, BYTES);
+			buffer_make(&b, kind, r->gpu, r->session, BYTES);
+			sum_becomes_direct(r, a.p, b.p);
+			sum(r, b.p, b.p);
+			all_operations(r, a.p, b.p);
+			messages(r, a.p, b.p);
+			meeting_wait(&m);
 			const size_t before = gpu_unused_memory();
 			if (kind == MEMORY_LENT) {
 				buffer_free(&a);
 				buffer_free(&b);
 			} else {
-				memory_is_free(&r, &a);
-				memory_is_free(&r, &b);
+				memory_is_free(r, &a);
+				memory_is_free(r, &b);
 			}
-			meet(&r);
-			CHECK(kind == MEMORY_LENT || gpu_has_unused(before + BYTES, WITHIN));
+			meeting_wait(&m);
+			CHECK(kind == MEMORY_LENT || gpu_has_unused(before + BYTES, WAIT_MS));
+			meeting_wait(&m);
 		}
 	}
-	rank_close(&r);
+	meeting_close(&m);
 }
 
 static void test_direct(void)

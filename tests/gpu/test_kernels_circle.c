@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages in kernels between ranks that wait for each other: in a circle, which never ends, or in
  * a chain, which does. */
-#include "kernels.h"
+#include "meeting.h"
 
 #define MANY	50 /* messages: more than a kernel moves */
 #define LATE_MS 600
@@ -60,7 +60,7 @@ static ncclsvc_task behind_group(struct rank *r, CUdeviceptr p, int n)
 	kernels_send(r, p, SMALL, next, NULL);
 	kernels_recv(r, p, SMALL, before, NULL);
 	kernels_recv(r, p, SMALL, before, &task);
-	CHECK_OK(ncclsvc_group_end(r->session));
+	kernels_submitted(r, ncclsvc_group_end(r->session), &task);
 	kernels_send(r, p, SMALL, next, NULL);
 	return task;
 }
@@ -93,8 +93,9 @@ static const struct circle {
 
 static void check_circle(struct rank *r, const struct circle *c, ncclsvc_task task)
 {
-	wait_for(r->session, task, NCCLSVC_MISMATCH);
-	const ncclsvc_status st = status_of(r->session, task);
+	ncclsvc_status st;
+	if (!kernels_failed(r, task, &st))
+		return;
 	CHECK_EQ(st.field, NCCLSVC_FIELD_ORDER);
 	CHECK(st.rank_a >= 0 && st.rank_a < r->n && st.rank_b >= 0 && st.rank_b < r->n);
 	CHECK(st.pid_a > 0 && st.pid_b > 0);
@@ -104,10 +105,13 @@ static void check_circle(struct rank *r, const struct circle *c, ncclsvc_task ta
 }
 
 /* The daemon ends the circle without a deadline. */
-static void go_round(struct rank *r, CUdeviceptr p, const struct circle *c, int n)
+static void go_round(struct meeting *m, CUdeviceptr p, const struct circle *c, int n)
 {
-	const uint64_t begin = now_ns();
+	struct rank *const r = &m->r;
 	stage("%s, %d ranks", c->what, n);
+	meeting_reach(m);
+	kernels_may_end(r, NCCLSVC_MISMATCH);
+	const uint64_t begin = now_ns();
 	if (r->rank < n)
 		check_circle(r, c, c->submit(r, p, n));
 	kernels_over(r, NCCLSVC_MISMATCH);
@@ -118,18 +122,18 @@ static void go_round(struct rank *r, CUdeviceptr p, const struct circle *c, int 
 
 static void circle_rank_of(struct client *c)
 {
-	struct rank r;
+	struct meeting m;
 	CUdeviceptr p;
-	rank_open(&r, c);
+	meeting_open(&m, c);
 	CHECK_CU(cu.cuMemAlloc(&p, LARGE));
-	rank_check_usable(&r);
+	rank_check_usable(&m.r);
 	for (size_t i = 0; i < CIRCLES; i++) {
-		for (int n = 2; n < r.n && !circles[i].of_all; n++)
-			go_round(&r, p, &circles[i], n);
-		go_round(&r, p, &circles[i], r.n);
+		for (int n = 2; n < m.r.n && !circles[i].of_all; n++)
+			go_round(&m, p, &circles[i], n);
+		go_round(&m, p, &circles[i], m.r.n);
 	}
 	CHECK_CU(cu.cuMemFree(p));
-	rank_close(&r);
+	meeting_close(&m);
 }
 
 static void test_circle(void)

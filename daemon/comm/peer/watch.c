@@ -516,7 +516,8 @@ static ncclsvc_status status_of_stuck(const struct communicator *m, const struct
 	return st;
 }
 
-static const char *lack(const struct peer_stuck *stuck, const struct look *looks)
+/* Has the other rank submitted everything that this one waits for? */
+static bool other_entered(const struct peer_stuck *stuck, const struct look *looks)
 {
 	struct awaited a;
 	const uint32_t k = (uint32_t)stuck->other;
@@ -524,6 +525,13 @@ static const char *lack(const struct peer_stuck *stuck, const struct look *looks
 	for (uint32_t peer_dir = 0; peer_dir < PEER_DIRS; peer_dir++)
 		if (next_awaited(looks, stuck->rank, peer_dir, k, NULL, &a))
 			entered = entered && is_entered(&looks[k], &a);
+	return entered;
+}
+
+static const char *lack(const struct peer_stuck *stuck, const struct look *looks)
+{
+	const uint32_t k = (uint32_t)stuck->other;
+	const bool entered = other_entered(stuck, looks);
 	if (looks[k].broken)
 		return "whose kernels are aborted";
 	if (stuck->circle)
@@ -585,14 +593,25 @@ static struct peer_record record_of_stuck(const struct communicator *m,
 	return (struct peer_record){0};
 }
 
-/* False: the epoch goes on, since the other rank's task may still be on its way. */
+/* A member that leaves ends its kernels first, or aborts them. So the waiting kernel has what it
+ * waits for, unless the member did not keep to that, and is about to end. */
+static bool is_about_to_end(const struct peer_stuck *stuck, const struct look *looks,
+			    const ncclsvc_status *st)
+{
+	return st->result == NCCLSVC_PEER_GONE && st->ending == NCCLSVC_ENDED_LEFT &&
+	       !looks[stuck->other].broken && other_entered(stuck, looks);
+}
+
+/* False: the epoch goes on, since the reason may disappear: the other rank's task may still be on
+ * its way, or this one's kernel may be about to end. */
 static bool end_epoch(struct communicator *m, const struct peer_stuck *stuck,
 		      const struct look *looks)
 {
 	const struct peer_record r = record_of_stuck(m, stuck, &looks[stuck->rank]);
 	const ncclsvc_status st = status_of_stuck(m, stuck, looks, r.header);
 	const bool unseen = st.field == NCCLSVC_FIELD_OP && !st.value_b;
-	if (unseen && m->peer->stuck_looks < PEER_LOOKS_UNSEEN)
+	if ((unseen || is_about_to_end(stuck, looks, &st)) &&
+	    m->peer->stuck_looks < PEER_LOOKS_UNSEEN)
 		return false;
 	tell(m, stuck, looks, &st, &r);
 	comm_end_epoch(m, NCCLSVC_CAUSE_KERNEL_STUCK, &st, stuck->other);
