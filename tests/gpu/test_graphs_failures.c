@@ -9,7 +9,7 @@
 #include "graphs.h"
 #include "proto/abi/peer_abi.h"
 
-#define TIMEOUT_MS 300
+#define TIMEOUT_MS (setup.fake ? 1500 : 300)
 #define MS	   UINT64_C(1000000)
 
 enum word { READY = 1, GO };

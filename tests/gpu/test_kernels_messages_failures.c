@@ -6,7 +6,7 @@
 
 #include "meeting.h"
 
-#define TIMEOUT_MS 300
+#define TIMEOUT_MS (setup.fake ? 1500 : 300)
 #define MS	   UINT64_C(1000000)
 
 enum word { READY = 1, GO };
