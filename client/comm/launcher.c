@@ -22,6 +22,7 @@ struct source {
 	/* The variables that together name the job; the first `required` ones must be set. */
 	const char *job[JOB_PARTS];
 	unsigned required;
+	const char *nodes; /* the first node, or a list that begins with it */
 };
 
 /* A launcher that another one starts comes before it: torchrun under srun, say. */
@@ -34,6 +35,7 @@ static const struct source sources[] = {
 		.local_sizes = {"LOCAL_WORLD_SIZE"},
 		.job = {"MASTER_PORT", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"},
 		.required = 2,
+		.nodes = "MASTER_ADDR",
 	},
 	{
 		.rank = "OMPI_COMM_WORLD_RANK",
@@ -65,6 +67,7 @@ static const struct source sources[] = {
 		.local_sizes = {"SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"},
 		.job = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
 		.required = 2,
+		.nodes = "SLURM_STEP_NODELIST",
 	},
 	/* Goes with the variables of the launchers that use PMIx. */
 	{.rank = "PMIX_RANK", .job = {"PMIX_NAMESPACE"}, .required = 1},
@@ -275,4 +278,41 @@ ncclsvc_result launcher_job(int world, char name[LAUNCHER_JOB])
 		"MASTER_ADDR and MASTER_PORT (torchrun), PMIX_NAMESPACE, PMI_JOBID, or "
 		"SLURM_JOB_ID and SLURM_STEP_ID is set: set job in the options",
 		world);
+}
+
+/* The first name of a list. Slurm writes n[001-003,7]-ib,m1 for n001-ib, n002-ib, and so on. */
+static bool first_name(const char *list, char host[LAUNCHER_HOST])
+{
+	size_t n = 0;
+	bool inside = false, skips = false;
+	for (; *list && (inside || *list != ','); list++) {
+		if (*list == '[' || *list == ']') {
+			inside = *list == '[';
+			skips = false;
+			continue;
+		}
+		skips = skips || (inside && (*list == '-' || *list == ','));
+		if (skips)
+			continue;
+		if (n + 1 == LAUNCHER_HOST)
+			return false;
+		host[n++] = *list;
+	}
+	host[n] = '\0';
+	return n && !inside;
+}
+
+ncclsvc_result launcher_first_node(int world, char host[LAUNCHER_HOST])
+{
+	host[0] = '\0';
+	for (const struct source *s = NULL; (s = next_of_world(s, world));) {
+		const char *list = s->nodes ? value_of(s->nodes) : NULL;
+		if (!list)
+			continue;
+		if (!first_name(list, host))
+			return error_argument("%s is '%s': it must begin with a host's name",
+					      s->nodes, list);
+		return NCCLSVC_OK;
+	}
+	return NCCLSVC_OK;
 }

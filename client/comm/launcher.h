@@ -7,7 +7,8 @@
 
 #include "base/api.h"
 
-#define LAUNCHER_JOB 640 /* bytes of a job's name, including NUL */
+#define LAUNCHER_JOB  640 /* bytes of a job's name, including NUL */
+#define LAUNCHER_HOST 256 /* bytes of a host's name, including NUL */
 
 /* The job's number of ranks, from the first launcher in launcher.c that sets both rank and size. So
  * torchrun wins over the srun or mpirun that started it. */
@@ -19,5 +20,7 @@ ncclsvc_result launcher_rank(int world, int *rank);
 ncclsvc_result launcher_local(int world, int placed, int *local);
 /* A name that all ranks of the job share, and that no other running job has. */
 ncclsvc_result launcher_job(int world, char name[LAUNCHER_JOB]);
+/* The name or address of the job's first node; empty: no launcher says. */
+ncclsvc_result launcher_first_node(int world, char host[LAUNCHER_HOST]);
 
 #endif

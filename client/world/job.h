@@ -6,7 +6,7 @@
 #include "base/api.h"
 
 /* The job as the options and the launcher describe it, and the id of its world. Asks the daemon
- * only whether it has other nodes. The options' world must not be 0. */
+ * only for its nodes. The options' world must not be 0. */
 ncclsvc_result job_of(ncclsvc_session *session, const ncclsvc_world_options *o,
 		      ncclsvc_world_sizes *sizes, int *rank, ncclsvc_unique_id *id);
 

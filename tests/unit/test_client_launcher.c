@@ -210,12 +210,54 @@ static void jobs(void **state)
 	check_refused(launcher_job(WORLD, name), "TORCHELASTIC_RUN_ID is too long");
 }
 
+/* ---- The first node ---- */
+
+static const struct node {
+	const char *environment, *host; /* NULL: refused */
+} nodes[] = {
+	{"", ""},
+	{OMPI, ""},
+	{TORCHRUN "MASTER_ADDR=n1.example", "n1.example"},
+	{TORCHRUN "MASTER_ADDR=fd00::7", "fd00::7"},
+	{SLURM "SLURM_STEP_NODELIST=n1", "n1"},
+	{SLURM "SLURM_STEP_NODELIST=n1,n2", "n1"},
+	{SLURM "SLURM_STEP_NODELIST=n[7,9]", "n7"},
+	{SLURM "SLURM_STEP_NODELIST=n[001-003,7],m1", "n001"},
+	{SLURM "SLURM_STEP_NODELIST=r[1-2]n[03-04]-ib,m1", "r1n03-ib"},
+	/* torchrun under srun */
+	{"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=n[1-2] " TORCHRUN
+	 "MASTER_ADDR=n1",
+	 "n1"},
+	{SLURM "SLURM_STEP_NODELIST=n[1-2", NULL},
+	{SLURM "SLURM_STEP_NODELIST=,n2", NULL},
+};
+
+static void first_nodes(void **state)
+{
+	char host[LAUNCHER_HOST], list[LAUNCHER_HOST + 1] = "";
+	(void)state;
+	for (size_t i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++) {
+		set_environment(nodes[i].environment);
+		const ncclsvc_result r = launcher_first_node(WORLD, host);
+		if (!nodes[i].host) {
+			check_refused(r, "it must begin with a host's name");
+			continue;
+		}
+		assert_int_equal(r, NCCLSVC_OK);
+		assert_string_equal(host, nodes[i].host);
+	}
+	memset(list, 'n', LAUNCHER_HOST);
+	setenv("SLURM_STEP_NODELIST", list, 1);
+	check_refused(launcher_first_node(WORLD, host), "it must begin with a host's name");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ranks),
 		cmocka_unit_test(sizes_and_nodes),
 		cmocka_unit_test(jobs),
+		cmocka_unit_test(first_nodes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
