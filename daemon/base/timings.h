@@ -65,9 +65,9 @@
  * within 100 ms. The GPUs and the scheduler have 50 ms of that to make progress. */
 #define PEER_LOOK_AGAIN_NS	 UINT64_C(25000000)
 #define PEER_LOOKS		 3
-/* The number of looks if only a rank's own count shows the failure, since the scheduler has not
- * seen the rank's task. The client may have been paused while it submitted the task. */
-#define PEER_LOOKS_UNSEEN	 40
+/* The number of looks if a client that was paused while it submitted its task, or a kernel that
+ * lags, would look the same. */
+#define PEER_LOOKS_DOUBTFUL	 40
 #define PEER_LOOK_QUIET_NS	 UINT64_C(1000000000)
 /* The supervisor inspects all users' communicators for this long per turn of the loop. Those of one
  * user get 1/PEER_LOOKS_SHARE of the supervisor's time; if the user has more of them, looks come

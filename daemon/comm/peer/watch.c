@@ -602,16 +602,30 @@ static bool is_about_to_end(const struct peer_stuck *stuck, const struct look *l
 	       !looks[stuck->other].broken && other_entered(stuck, looks);
 }
 
-/* False: the epoch goes on, since the reason may disappear: the other rank's task may still be on
- * its way, or this one's kernel may be about to end. */
+/* The other rank runs NCCL in a graph. A kernel that need not wait does not say that it has run, so
+ * the rank may have done its part, which this one's kernel is about to see. */
+static bool is_past_in_graph(const struct peer_stuck *stuck, const struct look *looks)
+{
+	return stuck->result == NCCLSVC_MISMATCH && looks[stuck->rank].graph && !stuck->mismatch &&
+	       !stuck->circle;
+}
+
+/* The reason may disappear, because the other rank's task is still on its way, or this one's kernel
+ * lags. */
+static bool is_doubtful(const struct peer_stuck *stuck, const struct look *looks,
+			const ncclsvc_status *st)
+{
+	const bool unseen = st->field == NCCLSVC_FIELD_OP && !st->value_b;
+	return unseen || is_about_to_end(stuck, looks, st) || is_past_in_graph(stuck, looks);
+}
+
+/* False: the epoch goes on for now. */
 static bool end_epoch(struct communicator *m, const struct peer_stuck *stuck,
 		      const struct look *looks)
 {
 	const struct peer_record r = record_of_stuck(m, stuck, &looks[stuck->rank]);
 	const ncclsvc_status st = status_of_stuck(m, stuck, looks, r.header);
-	const bool unseen = st.field == NCCLSVC_FIELD_OP && !st.value_b;
-	if ((unseen || is_about_to_end(stuck, looks, &st)) &&
-	    m->peer->stuck_looks < PEER_LOOKS_UNSEEN)
+	if (m->peer->stuck_looks < PEER_LOOKS_DOUBTFUL && is_doubtful(stuck, looks, &st))
 		return false;
 	tell(m, stuck, looks, &st, &r);
 	comm_end_epoch(m, NCCLSVC_CAUSE_KERNEL_STUCK, &st, stuck->other);
