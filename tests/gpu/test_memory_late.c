@@ -64,7 +64,8 @@ static void stopped_rank(struct client *c)
 		stage("%s memory that is freed", memory_name(kind));
 		CHECK_EQ(hear(c), GO);
 		for (int i = 0; i < FREES; i++)
-			forget(&m.r, &b[i], SHORT, m.r.rank ? NCCLSVC_OK : NCCLSVC_TIMEOUT);
+			forget(&m.r, &b[i], m.r.rank ? LONG : SHORT,
+			       m.r.rank ? NCCLSVC_OK : NCCLSVC_TIMEOUT);
 		say(c, READY);
 		stage("%s memory that returns", memory_name(kind));
 		CHECK_EQ(hear(c), GO);
