@@ -82,16 +82,28 @@ static void threads_that_reset_see_one_end(void **state)
 	run_clients(2, several_reset);
 }
 
-/* Leaves before all tasks are submitted, and while submitted tasks wait for the other rank. */
+/* Waits on another communicator until the other rank has come as far. */
+static void meet(struct desk *d, uint8_t round)
+{
+	ncclsvc_task task;
+	ncclsvc_comm *comm;
+	ncclsvc_unique_id id = d->c->id;
+	id.bytes[2] ^= 1 + round;
+	CHECK_OK(ncclsvc_comm_join(d->s, &id, 2, d->me, WAIT_MS, &comm));
+	CHECK_OK(ncclsvc_barrier(comm, &task));
+	wait_for(d->s, task, NCCLSVC_OK);
+}
+
+/* Rank 1 leaves before all tasks are submitted, and while submitted tasks wait for rank 0. */
 static void leaves(struct client *me)
 {
 	struct desk d;
 	struct resetting r;
-	for (int whole = 0; whole < 2; whole++) {
+	for (uint8_t whole = 0; whole < 2; whole++) {
 		exchange_desk(&d, me);
 		int32_t *v = shared(d.s, 8);
 		if (!d.me) {
-			sleep_ms(300); /* the other thread waits meanwhile */
+			meet(&d, whole);
 			CHECK_OK(ncclsvc_plan_terminate(d.plan, WAIT_MS));
 			ncclsvc_close(d.s);
 			continue;
@@ -102,6 +114,7 @@ static void leaves(struct client *me)
 		reset_begin(&r, d.plan);
 		wait_until_asleep(&r.tid);
 		CHECK_OK(ncclsvc_comm_leave(d.comm));
+		meet(&d, whole);
 		reset_end(&r, whole ? NCCLSVC_CANCELLED : NCCLSVC_INVALID_ARGUMENT);
 		CHECK(whole || strstr(r.why, "left"));
 		CHECK_RESULT(ncclsvc_plan_submit_send(d.plan, v + 1, 1, NCCLSVC_INT8, 0, NULL),
