@@ -185,6 +185,8 @@ static void quiesce(ncclsvc_session *s, struct peer *p)
 		graphs_quiesce(s, p, deadline);
 	while (!capture_is_quiet(c) && now_ns() < deadline)
 		pause_unlocked(s);
+	if (!atomic_load_explicit(&p->control->abort, memory_order_relaxed))
+		peer_post_end(p);
 }
 
 /* Cancels the kernels' tasks, which would not end otherwise. Locked. */

@@ -56,21 +56,27 @@ bool peer_blocks_completed(const struct peer *p, uint32_t kernel_seq, unsigned b
 	return all;
 }
 
-void peer_ask(struct peer *p)
+static bool read_state(const struct peer *p, struct peer_state *state)
 {
 	const struct capture *c = p->capture;
-	struct peer_state state;
 	CUresult e = cuda_push(c->cuda, c->context);
 	if (e)
-		return;
+		return false;
 	const int mode = relaxed_begin(c->cuda);
-	e = c->cuda->cuMemcpyDtoHAsync(&state, p->own.at, sizeof(state), p->asking);
+	e = c->cuda->cuMemcpyDtoHAsync(state, p->own.at, sizeof(*state), p->asking);
 	if (!e)
 		e = c->cuda->cuStreamSynchronize(p->asking);
 	relaxed_end(c->cuda, mode);
 	cuda_pop(c->cuda, c->context);
+	return !e;
+}
+
+void peer_ask(struct peer *p)
+{
+	struct peer_state state;
+	const bool read = read_state(p, &state);
 	p->asked_ns = now_ns();
-	if (e)
+	if (!read)
 		return;
 	memcpy(p->completed, state.completed, sizeof(p->completed));
 	for (unsigned i = 0; i < PEER_BLOCKS; i++)
@@ -78,6 +84,16 @@ void peer_ask(struct peer *p)
 			known(p, before(p->completed[i]));
 	if (peer_blocks_completed(p, p->kernel_seq, p->kernel_seq_blocks))
 		known(p, p->kernel_seq);
+}
+
+void peer_post_end(const struct peer *p)
+{
+	struct peer_state state;
+	if (read_state(p, &state))
+		atomic_store_explicit(
+			&p->control->coll_launch_seq,
+			atomic_load_explicit(&state.coll_launch_seq, memory_order_relaxed),
+			memory_order_release);
 }
 
 static bool is_known_quiet(const struct peer *p)

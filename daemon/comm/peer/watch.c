@@ -594,12 +594,15 @@ static struct peer_record record_of_stuck(const struct communicator *m,
 }
 
 /* A member that leaves ends its kernels first, or aborts them. So the waiting kernel has what it
- * waits for, unless the member did not keep to that, and is about to end. */
+ * waits for, unless the member did not keep to that, and is about to end. Messages in graphs are
+ * not counted. */
 static bool is_about_to_end(const struct peer_stuck *stuck, const struct look *looks,
 			    const ncclsvc_status *st)
 {
+	const struct look *l = &looks[stuck->rank];
 	return st->result == NCCLSVC_PEER_GONE && st->ending == NCCLSVC_ENDED_LEFT &&
-	       !looks[stuck->other].broken && other_entered(stuck, looks);
+	       !looks[stuck->other].broken &&
+	       ((l->graph && l->moves) || other_entered(stuck, looks));
 }
 
 /* The other rank runs NCCL in a graph. A kernel that need not wait does not say that it has run, so
