@@ -83,6 +83,12 @@ slurm_node() {
 	nsenter --net="/run/netns/n$i" unshare --uts --mount sh -ec '
 		hostname "n$1"
 		mount --bind "$2/tmp-n$1" "$2/tmp"
+		# UCX finds the interfaces of the node in /sys. Slurm needs the cgroups there.
+		mkdir -p "$2/cgroup-n$1"
+		mount --rbind /sys/fs/cgroup "$2/cgroup-n$1"
+		umount -l /sys
+		mount -t sysfs sysfs /sys
+		mount --rbind "$2/cgroup-n$1" /sys/fs/cgroup
 		exec slurmd' sh "$i" "$dir"
 }
 
