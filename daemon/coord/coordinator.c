@@ -90,7 +90,7 @@ void coordinator_tell(struct coord *c, const struct coordinator *r, const struct
 {
 	const size_t size = sizeof(*m) + m->count * sizeof(m->subcomms[0]);
 	for (uint32_t node = 0; node < c->n; node++)
-		if ((r->nodes[node] || !r->started) && !coord_is_gone(c, node))
+		if (r->nodes[node] && !coord_is_gone(c, node))
 			coord_send(c, node, CONTROL_RESULT, m, size);
 }
 
@@ -112,12 +112,29 @@ void coordinator_refuse(struct coord *c, uint32_t to, const struct control_epoch
 	coord_send(c, to, CONTROL_RESULT, &m, sizeof(m));
 }
 
+void coordinator_late(struct coord *c, const struct coordinator *r, uint32_t to, uint32_t asked,
+		      uint32_t round)
+{
+	if (!r->failed)
+		return;
+	const struct control_result m =
+		coordinator_result(r->id, r->epoch, asked, round, r->failed,
+				   "another member's call failed before this one came");
+	coord_send(c, to, CONTROL_RESULT, &m, sizeof(m));
+}
+
 static bool lacks_node(const struct coord *c, const struct control_start *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (coord_is_gone(c, m->members[k].node))
 			return true;
 	return false;
+}
+
+bool coordinator_has_started(const struct coord *c, const uint8_t *id, uint32_t epoch)
+{
+	const struct coordinator *r = find_epoch(c, id, epoch);
+	return r && r->started;
 }
 
 void coordinator_start(struct coord *c, const struct control_start *m)

@@ -32,6 +32,7 @@ struct coordinator {
 	uint32_t split_round;	   /* SPLITs of this epoch that are done or have failed */
 	struct planning *planning; /* NULL: none in progress */
 	uint32_t plan_round;	   /* likewise for plans */
+	int32_t failed;		   /* the result of the last round that failed, of either */
 	uint64_t since_ns;
 	struct coordinator *prev_unstarted, *next_unstarted; /* until START comes */
 	UT_hash_handle hh;				     /* by id */
@@ -42,8 +43,7 @@ struct coordinator {
 /* Returns the coordinator for that node's request, created if needed. NULL: its epoch has ended, or
  * there are too many. */
 struct coordinator *coordinator_for(struct coord *c, uint32_t from, const struct control_epoch *m);
-/* Sends to all nodes with members; before START, to every node that may have one: others ignore it.
- */
+/* Sends to all nodes with members; before START, to those that have asked: only they are known. */
 void coordinator_tell(struct coord *c, const struct coordinator *r, const struct control_result *m);
 /* The request of that round has failed. */
 struct control_result coordinator_result(const uint8_t *id, uint32_t epoch, uint32_t asked,
@@ -51,6 +51,12 @@ struct control_result coordinator_result(const uint8_t *id, uint32_t epoch, uint
 /* Reports that to one node: this node knows of a later epoch, or has too many coordinators. */
 void coordinator_refuse(struct coord *c, uint32_t to, const struct control_epoch *of,
 			uint32_t asked, uint32_t round);
+/* The node asks for a round that is over. It has been told, unless the round failed before START
+ * and before it asked. */
+void coordinator_late(struct coord *c, const struct coordinator *r, uint32_t to, uint32_t asked,
+		      uint32_t round);
+/* Has START come? */
+bool coordinator_has_started(const struct coord *c, const uint8_t *id, uint32_t epoch);
 void coordinator_start(struct coord *c, const struct control_start *m);
 void coordinator_broken(struct coord *c, const struct control_break *m);
 void coordinator_left(struct coord *c, const struct control_left *m);

@@ -52,6 +52,7 @@ static void tell_plan_result(struct coord *c, struct coordinator *r, int result,
 {
 	struct control_result m =
 		coordinator_result(r->id, r->epoch, SVC_PLAN_COMMIT, r->plan_round++, result, text);
+	r->failed = result ? result : r->failed;
 	if (!result)
 		m.uid = ((uint64_t)c->me + 1) << 40 | ++c->plans;
 	coordinator_tell(c, r, &m);
@@ -148,8 +149,10 @@ void plans_take(struct coord *c, uint32_t from, const struct control_plan *m)
 		coordinator_refuse(c, from, &m->of, SVC_PLAN_COMMIT, m->round);
 		return;
 	}
-	if (m->round < r->plan_round)
-		return;			/* the result is on its way */
+	if (m->round < r->plan_round) {
+		coordinator_late(c, r, from, SVC_PLAN_COMMIT, m->round);
+		return;
+	}
 	if (m->round > r->plan_round) { /* members know of results that this node does not know */
 		plans_forget(r);
 		r->plan_round = m->round;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * SPLIT: all members name a colour and a key; members with the same colour get a communicator,
  * whose members then gather as usual. Each attempt is a round, which ends for all nodes with one
- * message. Messages for a finished round are ignored, since their node learns of its end. */
+ * message. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +25,7 @@ static void fail_round(struct coord *c, struct coordinator *r, int result, const
 {
 	const struct control_result m =
 		coordinator_result(r->id, r->epoch, SVC_SPLIT, r->split_round++, result, text);
+	r->failed = result;
 	coordinator_tell(c, r, &m);
 	split_forget(r);
 }
@@ -100,8 +101,10 @@ void split_take(struct coord *c, uint32_t from, const struct control_split *m)
 		coordinator_refuse(c, from, &m->of, SVC_SPLIT, m->round);
 		return;
 	}
-	if (m->round < r->split_round)
+	if (m->round < r->split_round) {
+		coordinator_late(c, r, from, SVC_SPLIT, m->round);
 		return;
+	}
 	if (m->round > r->split_round) { /* nodes know more than this one, which has just begun */
 		split_forget(r);
 		r->split_round = m->round;
