@@ -39,6 +39,7 @@ const struct simulated simulated = {
 
 struct parcel {
 	uint32_t from, to;
+	uint32_t connection; /* its number, between daemons that were started alone */
 	enum control_kind kind;
 	size_t size;
 	bool to_itself;
@@ -89,6 +90,7 @@ void channel_begin(void)
 {
 	memset(last, 0, sizeof(last));
 	memset(until, 0, sizeof(until));
+	links_begin();
 }
 
 static uint64_t delay(void)
@@ -125,6 +127,8 @@ static void arrive(void *arg)
 {
 	struct parcel *p = arg;
 	if (until[p->from][p->to] && clock_now() > until[p->from][p->to])
+		return;
+	if (p->connection && !links_bring(p->to, p->from, p->connection))
 		return;
 	trace_parcel(p, "hears");
 	remote_handle(&nodes[p->to].comms, p->from, p->kind, p->body, p->size);
@@ -217,12 +221,14 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 	       size_t size)
 {
 	const uint32_t from = c->me;
-	if (c->nodes[node].gone || !nodes[node].alive || !nodes[from].alive)
+	const uint32_t connection = c->mpi ? 0 : links_carry(from, node);
+	if (c->nodes[node].gone || !nodes[node].alive || !nodes[from].alive ||
+	    (!c->mpi && !connection))
 		return;
 	struct parcel *p = malloc(sizeof(*p) + size), *again = NULL;
 	if (!p)
 		abort();
-	*p = (struct parcel){from, node, kind, size, false};
+	*p = (struct parcel){from, node, connection, kind, size, false};
 	memcpy(p->body, body, size);
 	uint64_t when = clock_now() + delay();
 	if (when <= last[from][node])
@@ -242,13 +248,6 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 	deliver(p, when);
 	if (again)
 		deliver(again, last[from][node] += 1);
-}
-
-bool cluster_reaches(struct cluster *c, uint32_t node)
-{
-	(void)c;
-	(void)node;
-	return true;
 }
 
 bool link_is_full(const struct cluster *c, uint32_t node)
@@ -306,6 +305,10 @@ static void on_loss(void *arg)
 
 void channel_lose(uint32_t node)
 {
+	if (apart) {
+		links_lose(node);
+		return;
+	}
 	for (uint32_t k = 0; k < nnodes; k++) {
 		if (k == node || !nodes[k].alive)
 			continue;

@@ -116,6 +116,8 @@ static bool never_forgets(void)
 
 static bool all_live(void)
 {
+	if (links_lost_any())
+		return false;
 	for (uint32_t n = 0; n < nnodes; n++)
 		if (!nodes[n].alive)
 			return false;
@@ -317,7 +319,7 @@ static void check_blame(void *arg)
 void check_event(const struct trainer *t, const struct belief *b, const struct svc_event_comm *ev)
 {
 	const bool node = ev->status.field == NCCLSVC_FIELD_NODE;
-	if (node && nodes[ev->status.value_a].alive)
+	if (node && nodes[ev->status.value_a].alive && !links_lost((uint32_t)ev->status.value_a))
 		fail("pid %d is notified that node %u is gone, but it is alive", t->session.pid,
 		     (unsigned)ev->status.value_a);
 	if (ev->rank >= (int32_t)b->nranks)
@@ -391,9 +393,9 @@ void check_error(const struct trainer *t, const struct request *r, int result, c
 	if (result == NCCLSVC_PEER_GONE && r->kind == ASK_JOIN && !r->cuda && !t->fail_fast &&
 	    !strstr(text, "gather"))
 		fail("pid %d: a JOIN that does not fail fast ends with PEER_GONE", t->session.pid);
-	/* When an epoch was about to begin on GPUs, or the gathering node was lost, all ranks
-	 * join again: skip the check. */
-	if (result == NCCLSVC_TIMEOUT && r->kind == ASK_JOIN && !r->cuda && all_live())
+	/* When an epoch was about to begin on GPUs, or on nodes that connect to each other, or the
+	 * gathering node was lost, all ranks join again: skip the check. */
+	if (result == NCCLSVC_TIMEOUT && r->kind == ASK_JOIN && !r->cuda && !apart && all_live())
 		check_missing(t, r, text);
 }
 

@@ -22,6 +22,7 @@
 
 struct node_state nodes[NODES_MAX];
 uint32_t nnodes;
+bool apart;
 struct config config;
 bool nodes_ended;
 
@@ -160,7 +161,7 @@ static void begin(uint32_t k)
 	accounts_init(&n->accounts, &config, closed, n);
 	n->cluster = (struct cluster){.me = k,
 				      .n = nnodes,
-				      .mpi = &together,
+				      .mpi = apart ? NULL : &together,
 				      .nodes = calloc(nnodes, sizeof(*n->cluster.nodes))};
 	n->comms = (struct comms){
 		.loop = &n->loop,

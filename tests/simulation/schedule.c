@@ -103,7 +103,7 @@ static void make_id(struct wanted *w)
 
 static void want(struct wanted *w)
 {
-	*w = (struct wanted){.cuda = chance(40)};
+	*w = (struct wanted){.cuda = chance(40) && !apart};
 	make_id(w);
 	for (uint32_t k = 0; k < RANKS_MAX; k++)
 		w->home_node[k] = UINT32_MAX;
@@ -249,6 +249,12 @@ static void do_lose_node(void)
 	node_lose(any_node());
 }
 
+static void do_cut(void)
+{
+	if (apart)
+		links_cut(any_node(), any_node(), between(100 * MS, 15 * S));
+}
+
 static void do_lose_worker(void)
 {
 	if (!worker_losses)
@@ -279,6 +285,8 @@ static void on_step(void *arg)
 		do_die();
 	else if (what < 94)
 		do_lose_node();
+	else if (what < 96)
+		do_cut();
 	else if (what < 98)
 		do_lose_worker();
 	else
@@ -367,6 +375,7 @@ static void set_the_scene(void)
 	losses = chance(50) ? 0 : 1 + below(3);
 	worker_losses = chance(50) ? 0 : 1 + below(3);
 	plain = false;
+	apart = chance(50);
 	nodes_begin(1 + below(NODES_MAX));
 	nwanted = 1 + below(IDS_MAX);
 	for (uint32_t i = 0; i < nwanted; i++)

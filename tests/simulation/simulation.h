@@ -45,6 +45,21 @@ void channel_end(void);
 bool channel_brings_start(uint32_t node, const uint8_t *id);
 void channel_lose(uint32_t node);
 
+/* ---- links.c: daemons that were started alone ---- */
+
+void links_begin(void);
+/* The number of the connection over which a message goes, opened if there is none; 0: it is lost.
+ */
+uint32_t links_carry(uint32_t node, uint32_t other);
+/* A message comes over that connection; false: it is lost. */
+bool links_bring(uint32_t node, uint32_t other, uint32_t number);
+void links_lose(uint32_t node);
+/* The two cannot reach each other for that time. */
+void links_cut(uint32_t a, uint32_t b, uint64_t duration);
+/* Was the node, or any, lost to another one, be it for a while? */
+bool links_lost(uint32_t node);
+bool links_lost_any(void);
+
 /* ---- node.c ---- */
 
 struct scheduler {
@@ -70,6 +85,7 @@ struct node_state {
 
 extern struct node_state nodes[NODES_MAX];
 extern uint32_t nnodes;
+extern bool apart; /* the daemons were started alone, not together by mpirun */
 extern struct config config;
 extern bool nodes_ended; /* set while nodes are freed: failures no longer count */
 
