@@ -306,7 +306,7 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 		}
 		if (st->field == NCCLSVC_FIELD_NODE) {
 			add_node(&t, st);
-			add(&t, " is gone, and with it ");
+			add(&t, " is gone or cut off, and with it ");
 		}
 		add_rank(&t, st->rank_a, st->pid_a);
 		if (st->field != NCCLSVC_FIELD_NODE)

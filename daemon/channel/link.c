@@ -76,14 +76,15 @@ static void log_lost(const struct cluster *c, uint32_t node, const char *why)
 			  c->mpi ? ". Restart the daemons of all nodes" : "");
 }
 
-static void lose_node(struct cluster *c, uint32_t node, const char *why)
+/* again: it has connected anew, and can be told which epochs are over. */
+static void lose_node(struct cluster *c, uint32_t node, const char *why, bool again)
 {
 	struct node *n = &c->nodes[node];
 	if (n->out)
 		link_close(n->out);
 	if (n->in)
 		link_close(n->in);
-	n->gone = true;
+	n->gone = !again;
 	n->carried = false;
 	n->here += CARRIER_NODES;
 	n->lost_ns = clock_now();
@@ -101,7 +102,7 @@ void link_lose(struct link *l, const char *why)
 	else if (l->node == CLUSTER_NO_NODE)
 		refuse(l, why);
 	else
-		lose_node(l->cluster, l->node, why);
+		lose_node(l->cluster, l->node, why, false);
 }
 
 static void lose_failed(struct cluster *c)
@@ -199,7 +200,7 @@ void cluster_carried(struct cluster *c, uint32_t node, uint32_t here, bool faile
 	if (here != n->here)
 		return; /* that connection was lost meanwhile */
 	if (failed && (n->out || n->in))
-		lose_node(c, node, "the carrier cannot reach it");
+		lose_node(c, node, "the carrier cannot reach it", false);
 	if (failed)
 		return;
 	n->carried = n->out || n->in;
@@ -280,7 +281,7 @@ static void take_hello(struct link *l, const struct control_hello *h)
 	}
 	/* It has lost this node, or was started again, before this node noticed. */
 	if (other)
-		lose_node(c, i, "it was started again, or has lost this node");
+		lose_node(c, i, "it was started again, or has lost this node", true);
 	if (l->closing)
 		return;
 	l->node = i;

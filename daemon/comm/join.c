@@ -134,7 +134,7 @@ static struct communicator *find_or_create(struct comms *s, struct session *c, u
 		return NULL;
 	}
 	if (m && !(j->flags & SVC_JOIN_WORLD) && m->nranks != (uint32_t)j->nranks) {
-		if (m->occupied || epoch_held(&m->life) || m->world) {
+		if (m->occupied || epoch_held(&m->life) || m->start || m->world) {
 			char others[96];
 			name_others(m, others, sizeof(others));
 			comm_turn_away(c, m, serial, j->rank, NCCLSVC_MISMATCH,

@@ -67,7 +67,7 @@ static void tell_not_begun(struct comms *s, struct communicator *m, int result, 
 	m->epoch = m->start->epoch;
 	if (m->cuda && !s->gpus->staging && comm_across_nodes(m))
 		comm_pool_withdraw(m, result, rank);
-	remote_not_begun(m, result, rank, all);
+	remote_not_begun(m, result, rank, -1, all);
 	comm_name_epoch(s, m->slot, 0);
 	m->start = NULL;
 	m->start_is_over = false;

@@ -252,7 +252,7 @@ void remote_break_with(struct communicator *m, const ncclsvc_status *st, int32_t
 	tell_epoch(m, CONTROL_BREAK, &b, sizeof(b));
 }
 
-void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all)
+void remote_not_begun(struct communicator *m, int result, int32_t rank, int32_t lost, bool all)
 {
 	struct comms *s = m->comms;
 	const uint32_t first = rendezvous_of_comm(m), me = s->coord.me;
@@ -262,7 +262,7 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all
 		.result = result,
 		.rank = rank,
 		.pid = rank >= 0 ? m->members[rank].pid : 0,
-		.node = -1,
+		.node = lost,
 	};
 	memcpy(b.id, m->id, sizeof(b.id));
 	notified[me] = notified[first == CLUSTER_NO_NODE ? me : first] = true;

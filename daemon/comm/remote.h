@@ -46,9 +46,9 @@ void remote_describe(struct communicator *m, const struct control_description *d
 void remote_split(struct communicator *m, uint32_t rank);
 /* The deadline has passed of a SPLIT or plan that this rank has requested. */
 void remote_late(struct communicator *m, uint32_t rank, uint32_t serial);
-/* The epoch that m->start asks for cannot begin here because of this rank (-1: none). all: tell all
- * nodes, not only the rendezvous. */
-void remote_not_begun(struct communicator *m, int result, int32_t rank, bool all);
+/* The epoch that m->start asks for cannot begin here because of this rank (-1: none), or because
+ * its node is lost (-1: it is not). all: tell all nodes, not only the rendezvous. */
+void remote_not_begun(struct communicator *m, int result, int32_t rank, int32_t lost, bool all);
 /* Tells the NCCL pool that the epoch can begin or, with a result, cannot. again: it could before.
  */
 void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool again);

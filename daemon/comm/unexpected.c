@@ -130,9 +130,10 @@ bool remote_take_unexpected(struct comms *s, uint32_t from, enum control_kind ki
 			    const void *body, size_t size)
 {
 	struct communicator *m = not_begun(s, kind, body);
-	const bool started = m && m->start && m->start->epoch == epoch_of(body);
-	if (!m || (started && kind == CONTROL_BREAK))
+	const bool starts = m && m->start && m->start->epoch == epoch_of(body);
+	if (!m || (starts && kind == CONTROL_BREAK))
 		return false;
+	const bool started = starts || coord_has_started(&s->coord, m->id, epoch_of(body));
 	coord_handle_early(&s->coord, from, kind, body);
 	if (started)
 		coord_handle_started(&s->coord, kind, body);

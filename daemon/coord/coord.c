@@ -181,6 +181,11 @@ void coord_handle_started(struct coord *c, enum control_kind kind, const void *b
 		coordinator_left(c, body);
 }
 
+bool coord_has_started(const struct coord *c, const uint8_t *id, uint32_t epoch)
+{
+	return coordinator_has_started(c, id, epoch);
+}
+
 bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const void *body)
 {
 	switch (kind) {

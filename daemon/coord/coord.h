@@ -56,7 +56,9 @@ struct coord {
 	const struct coord_ops *ops;
 	void *arg; /* argument of the functions */
 	uint32_t me, n;
-	bool gpus_across;    /* a communicator may have GPUs of several nodes */
+	/* mpirun has started the daemons: all of them lose a node together, and a communicator may
+	 * have GPUs of several nodes. */
+	bool together;
 	uint64_t keep_ns;    /* how long unused state is kept */
 	uint64_t release_ns; /* likewise, unused NCCL communicators, if less; 0: as keep_ns */
 	/* State of the state machines: */
@@ -82,6 +84,8 @@ bool coord_handle(struct coord *c, uint32_t from, enum control_kind kind, const 
  * two parts: at once, and after START. */
 void coord_handle_early(struct coord *c, uint32_t from, enum control_kind kind, const void *body);
 void coord_handle_started(struct coord *c, enum control_kind kind, const void *body);
+/* Has START come? It is remembered as long as the epoch lasts, even if no member here is left. */
+bool coord_has_started(const struct coord *c, const uint8_t *id, uint32_t epoch);
 void coord_node_lost(struct coord *c, uint32_t node);
 /* Forgets idle state; returns when to call again, 0: at the next event. */
 uint64_t coord_expire(struct coord *c);

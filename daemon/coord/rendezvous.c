@@ -46,12 +46,13 @@ static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoc
 {
 	bool notified[CLUSTER_NODES_MAX] = {false};
 	const int32_t pid = rank >= 0 ? r->members[rank].pid : 0; /* of the member that has left */
-	struct control_break b = {.epoch = epoch,
-				  .result = pid ? NCCLSVC_PEER_GONE : NCCLSVC_STALE_EPOCH,
-				  .rank = pid ? rank : -1,
-				  .pid = pid,
-				  .node = -1,
-				  .renewed = true};
+	struct control_break b = {
+		.epoch = epoch,
+		.result = pid ? NCCLSVC_PEER_GONE : NCCLSVC_STALE_EPOCH,
+		.rank = pid ? rank : -1,
+		.pid = pid,
+		.node = pid && r->members[rank].lost ? (int32_t)r->members[rank].node : -1,
+		.renewed = true};
 	memcpy(b.id, r->id, sizeof(b.id));
 	tell_once(c, also, &b, notified);
 	for (uint32_t k = 0; k < r->nranks; k++)
@@ -184,31 +185,43 @@ static uint32_t next_epoch(const struct rendezvous *r)
 	return 1 + (r->epoch > r->known ? r->epoch : r->known);
 }
 
+/* False: no memory. */
+static bool tell_start(struct coord *c, const struct rendezvous *r)
+{
+	const size_t size =
+		sizeof(struct control_start) + r->nranks * sizeof(struct control_member);
+	struct control_start *m = calloc(1, size);
+	if (!m)
+		return false;
+	memcpy(m->id, r->id, sizeof(m->id));
+	memcpy(m->label, r->label, sizeof(m->label));
+	m->epoch = r->epoch;
+	m->nranks = r->nranks;
+	m->internode_id = r->internode_id;
+	for (uint32_t k = 0; k < r->nranks; k++) {
+		const struct member_slot *s = &r->members[k];
+		m->members[k] =
+			(struct control_member){s->node, s->session, s->serial, s->pid, s->device};
+	}
+	tell(c, r, CONTROL_START, m, size);
+	free(m);
+	return true;
+}
+
 static void start(struct coord *c, struct rendezvous *r)
 {
-	size_t size = sizeof(struct control_start) + r->nranks * sizeof(struct control_member);
-	struct control_start *m = calloc(1, size);
-	if (!m) {
+	r->epoch = next_epoch(r);
+	r->internode_id = ++c->internode_comms;
+	if (!tell_start(c, r)) {
 		log_error("communicator %s: out of memory for an epoch: its JOINs fail", r->label);
 		fail_all_joins(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for an epoch");
 		return;
 	}
-	memcpy(m->id, r->id, sizeof(m->id));
-	memcpy(m->label, r->label, sizeof(m->label));
-	m->epoch = r->epoch = next_epoch(r);
-	m->nranks = r->nranks;
-	m->internode_id = ++c->internode_comms;
-	for (uint32_t k = 0; k < r->nranks; k++) {
-		struct member_slot *s = &r->members[k];
-		s->state = SLOT_JOINED;
-		m->members[k] =
-			(struct control_member){s->node, s->session, s->serial, s->pid, s->device};
-	}
+	for (uint32_t k = 0; k < r->nranks; k++)
+		r->members[k].state = SLOT_JOINED;
 	r->joining = 0;
 	r->running = true;
 	r->split = false;
-	tell(c, r, CONTROL_START, m, size);
-	free(m);
 }
 
 /* A held slot is given only to its holder, when the slot's epoch has ended. */
@@ -219,6 +232,8 @@ static bool may_take(struct coord *c, uint32_t from, struct rendezvous *r,
 	bool same = s->node == from && s->session == m->session;
 	if (s->state == SLOT_JOINED && same && m->epoch >= r->epoch)
 		end_epoch(r); /* its node knew first */
+	else if (s->state == SLOT_JOINED && same && !c->together)
+		break_epoch(c, r, -1, from); /* START was lost on the way */
 	if (s->state == SLOT_FREE || (s->state == SLOT_BROKEN && same))
 		return true;
 	refuse(c, from, r, m, NCCLSVC_RANK_TAKEN,
@@ -244,7 +259,7 @@ static uint32_t first_held(const struct rendezvous *r)
 /* A member on a GPU of another node, with which this one would need NCCL; -1: none. */
 static int32_t other_gpu(const struct coord *c, uint32_t from, const struct rendezvous *r)
 {
-	for (uint32_t k = 0; k < r->nranks && r->cuda && !c->gpus_across; k++)
+	for (uint32_t k = 0; k < r->nranks && r->cuda && !c->together; k++)
 		if (r->members[k].state != SLOT_FREE && r->members[k].node != from)
 			return (int32_t)k;
 	return -1;
@@ -381,8 +396,12 @@ void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_w
 		return;
 	if (late && !joining)
 		return; /* it has begun meanwhile, or has ended */
-	if (s->state == SLOT_JOINED)
-		end_epoch(r); /* its node knew first; the culprit's node may report later */
+	/* START is on its way, and its node answers it; or it was lost with the connection. Or its
+	 * node knew first, and the culprit's node may report later. */
+	if (s->state == SLOT_JOINED && r->running && !c->together)
+		break_epoch(c, r, -1, from);
+	else if (s->state == SLOT_JOINED)
+		end_epoch(r);
 	if (late)
 		refuse_late(c, r, m->rank);
 	rendezvous_free_slot(c, r, s);
@@ -392,11 +411,24 @@ void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_w
 		fail_fast(c, r, m->rank);
 }
 
+/* The node that reports it may be cut off from others. */
+static void relay_end(struct coord *c, const struct rendezvous *r, uint32_t from,
+		      const struct control_break *m)
+{
+	bool notified[CLUSTER_NODES_MAX] = {false};
+	notified[from] = true;
+	for (uint32_t k = 0; k < r->nranks; k++)
+		if (r->members[k].state != SLOT_FREE)
+			tell_once(c, r->members[k].node, m, notified);
+}
+
 void rendezvous_broken(struct coord *c, uint32_t from, const struct control_break *m)
 {
 	struct rendezvous *r = rendezvous_find(c, m->id);
 	if (!r || m->epoch != r->epoch)
 		return;
+	if (r->running && !c->together)
+		relay_end(c, r, from, m);
 	end_epoch(r);
 	if (m->result == NCCLSVC_PEER_GONE && m->node < 0 && m->rank >= 0 &&
 	    (uint32_t)m->rank < r->nranks && r->members[m->rank].state == SLOT_BROKEN &&
@@ -410,11 +442,21 @@ void rendezvous_left(struct coord *c, uint32_t from, const struct control_left *
 	if (!r || m->plan || m->epoch != r->epoch || m->rank >= r->nranks)
 		return;
 	struct member_slot *s = &r->members[m->rank];
-	if (s->node != from || s->state == SLOT_JOINING)
+	if (s->node != from || s->state == SLOT_JOINING || s->state == SLOT_FREE)
 		return;
 	rendezvous_free_slot(c, r, s);
 	if (!r->held)
 		r->running = false;
+}
+
+/* Together, the members' nodes have noticed the loss themselves. Otherwise the epoch may go on, but
+ * START may not have reached that node: the others pass it on. */
+static void lose_in_epoch(struct coord *c, struct rendezvous *r)
+{
+	if (c->together || !r->held)
+		end_epoch(r);
+	else if (!tell_start(c, r))
+		break_epoch(c, r, -1, c->me);
 }
 
 void rendezvous_node_lost(struct coord *c, uint32_t node)
@@ -426,17 +468,17 @@ void rendezvous_node_lost(struct coord *c, uint32_t node)
 			member |= r->members[k].state != SLOT_FREE && r->members[k].node == node;
 		if (!member)
 			continue;
-		/* The members' nodes have noticed it themselves. */
-		if (r->running)
-			end_epoch(r);
 		const bool waits = r->joining;
 		int32_t died = -1; /* a waiting member of that node */
 		for (uint32_t k = 0; k < r->nranks; k++) {
 			if (r->members[k].node != node)
 				continue;
 			died = r->members[k].state == SLOT_JOINING ? (int32_t)k : died;
+			r->members[k].lost = r->members[k].state != SLOT_FREE;
 			rendezvous_free_slot(c, r, &r->members[k]);
 		}
+		if (r->running)
+			lose_in_epoch(c, r);
 		if (waits && r->split)
 			fail_subcomm(c, r, 0, false);
 		else if (died >= 0)

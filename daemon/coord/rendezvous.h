@@ -17,14 +17,16 @@ struct member_slot {
 	uint64_t since_ns; /* when its JOIN arrived */
 	bool late;	   /* its deadline has passed in this attempt to join */
 	bool fail_fast;	   /* its JOIN ends when another waiting member dies */
+	bool lost;	   /* free, since its node was lost */
 };
 
 struct rendezvous {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	char label[NCCLSVC_NAME_BYTES];
 	uint32_t nranks, uid, cuda;
-	uint32_t admit; /* ncclsvc_admit; between nodes, the user is the tenant */
-	uint32_t epoch; /* the running or the last epoch */
+	uint32_t admit;	       /* ncclsvc_admit; between nodes, the user is the tenant */
+	uint32_t epoch;	       /* the running or the last epoch */
+	uint64_t internode_id; /* of that epoch */
 	uint32_t known; /* the last number known to members, perhaps counted by an earlier daemon */
 	uint32_t transport; /* of GPUs' memory */
 	bool running;	    /* an epoch runs, as far as this node knows */

@@ -30,6 +30,8 @@ static void begin_without(struct communicator *m, uint32_t node)
 							.result = NCCLSVC_PEER_GONE,
 							.rank = (int32_t)k,
 							.node = (int32_t)node};
+		if (!cluster_is_together(m->comms->cluster)) /* others may reach it */
+			remote_not_begun(m, NCCLSVC_PEER_GONE, (int32_t)k, (int32_t)node, true);
 	}
 }
 
@@ -102,8 +104,13 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 	for (uint32_t k = m->nranks; k-- > 0;)
 		if (m->members[k].node == (int32_t)node)
 			rank = (int32_t)k;
+	/* Daemons that were started alone: others may reach the node. */
+	const bool tell =
+		rank >= 0 && epoch_runs(&m->life) && !cluster_is_together(m->comms->cluster);
 	if (rank >= 0)
 		comm_break_for(m, NCCLSVC_CAUSE_NODE_LOST, NCCLSVC_PEER_GONE, rank, (int32_t)node);
+	if (tell)
+		remote_break(m, NCCLSVC_PEER_GONE, rank, (int32_t)node);
 	/* Its coordinator may not have told all nodes which ranks join which subcommunicator. */
 	const bool lacks = rank >= 0 || m->coordinator == node;
 	if (lacks && m->joining && !m->start && !comm_can_wait(m))

@@ -159,6 +159,34 @@ static void on_result(struct comms *s, const struct control_result *v)
 	}
 }
 
+/* Members of other nodes may not know of an epoch that this node has begun. */
+static void tell_begun(struct comms *s, const struct communicator *m,
+		       const struct control_start *start)
+{
+	const size_t size = sizeof(*start) + m->nranks * sizeof(start->members[0]);
+	bool notified[CLUSTER_NODES_MAX] = {false};
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const uint32_t node = start->members[k].node;
+		const bool left = start == m->begun && m->members[k].node < 0;
+		if (left || node == s->coord.me || notified[node])
+			continue;
+		remote_send(s, node, CONTROL_START, start, size);
+		notified[node] = true;
+	}
+}
+
+/* The rendezvous repeats it when it has lost a member's node, which START may not have reached. */
+static void pass_on(struct comms *s, uint32_t from, const struct control_start *start)
+{
+	const struct communicator *m = comm_find(s, start->id);
+	if (!m || !s->cluster || !cluster_gathers(s->cluster, from, start->id))
+		return;
+	if (m->start && m->start->epoch == start->epoch)
+		tell_begun(s, m, m->start);
+	else if (m->epoch == start->epoch && epoch_runs(&m->life))
+		tell_begun(s, m, m->begun);
+}
+
 void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
 		   size_t size)
 {
@@ -170,8 +198,10 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 			    from, coord_host(&s->coord, from));
 		return;
 	}
-	if (kind == CONTROL_START && is_known(s, body))
+	if (kind == CONTROL_START && is_known(s, body)) {
+		pass_on(s, from, body);
 		return;
+	}
 	if (remote_take_unexpected(s, from, kind, body, size) ||
 	    coord_handle(&s->coord, from, kind, body))
 		return;
@@ -213,20 +243,6 @@ void remote_deliver(struct comms *s, uint32_t from, enum control_kind kind, cons
 	}
 }
 
-/* Members of other nodes may not know of an epoch that this node has begun. */
-static void tell_begun(struct comms *s, const struct communicator *m)
-{
-	const struct control_start *start = m->begun;
-	const size_t size = sizeof(*start) + m->nranks * sizeof(start->members[0]);
-	bool notified[CLUSTER_NODES_MAX] = {false};
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		const uint32_t node = start->members[k].node;
-		if (node != s->coord.me && !notified[node])
-			remote_send(s, node, CONTROL_START, start, size);
-		notified[node] = true;
-	}
-}
-
 /* JOINs that wait at the lost rendezvous fail. If it has told only some members' nodes of an epoch,
  * the others learn of it here, and answer if their members have given up. */
 static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
@@ -235,11 +251,16 @@ static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lo
 	if (!cluster_gathers(s->cluster, lost, m->id))
 		return;
 	if (epoch_runs(&m->life))
-		tell_begun(s, m);
-	if (!m->joining || m->start)
+		tell_begun(s, m, m->begun);
+	if (!m->joining)
 		return;
 	coord_lost_text(&s->coord, lost, m->label, text);
-	comm_fail_joins(s, m, NCCLSVC_PEER_GONE, -1, text);
+	if (!m->start)
+		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, -1, text);
+	for (uint32_t k = 0; m->start && k < m->nranks; k++)
+		if (comm_alive(&m->members[k]) && m->members[k].state == NCCLSVC_MEMBER_JOINING &&
+		    !comm_is_still_there(m, k))
+			comm_refuse_join(m, k, NCCLSVC_PEER_GONE, text); /* it came later */
 }
 
 void remote_node_lost(struct comms *s, uint32_t node)
