@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CARRIER_VERSION	    1
+#define CARRIER_VERSION	    2
 #define CARRIER_TAG_CONTROL 1 /* messages, received in order */
 #define CARRIER_TAG_DATA    2 /* this tag and all above carry data */
 #define CARRIER_ADDRESS_MAX 4096
@@ -41,6 +41,9 @@ struct carrier {
 		       uint32_t there);
 	/* All sends to the node and receives from it must have been dropped. */
 	void (*disconnect)(uint32_t node);
+	/* Returns a node whose connection has ended, once, and its label `here`; -1: none. NULL if
+	 * the connections end with the daemons. */
+	int (*broken)(uint32_t *here);
 
 	/* Length is at most INT_MAX. The memory stays in use until the cookie is returned. Return 0
 	 * or -1. */

@@ -158,7 +158,7 @@ uint32_t cluster_room(const struct cluster *c);
 
 /* Can this node and its carrier reach that node? If not yet, connects to it. */
 bool cluster_reaches(struct cluster *c, uint32_t node);
-/* The answer to the callback `carry`, with its label. */
+/* The answer to the callback `carry`, with its label. A connection may also fail later. */
 void cluster_carried(struct cluster *c, uint32_t node, uint32_t here, bool failed);
 
 #endif

@@ -30,8 +30,8 @@ bool cluster_serves(const struct config *config)
 
 #define MODULE "ncclsvc-ucx.so"
 
-/* UCX is to leave this process's signals and memory alone, unless the environment says otherwise.
- */
+/* UCX is to leave this process's signals and memory alone, and not to block the scheduler while it
+ * connects, unless the environment says otherwise. */
 static void calm_ucx(void)
 {
 	setenv("UCX_ERROR_SIGNALS", "", 0);
@@ -39,6 +39,7 @@ static void calm_ucx(void)
 	setenv("UCX_MEM_EVENTS", "n", 0);
 	setenv("UCX_VFS_ENABLE", "n", 0);
 	setenv("UCX_LOG_LEVEL", "error", 0);
+	setenv("UCX_TCP_CONN_NB", "y", 0);
 }
 
 static int open_carrier(struct cluster *c, const struct reach *reach)

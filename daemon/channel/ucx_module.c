@@ -20,7 +20,7 @@ struct node {
 	uint32_t here, there;
 	size_t bytes;
 	uint8_t *address;
-	bool broken;
+	bool broken, reported;
 };
 
 /* A send or a receive in progress. */
@@ -40,6 +40,7 @@ static size_t own_bytes;
 static struct node nodes[CARRIER_NODES];
 static struct op *active, *over; /* over: for poll */
 static unsigned ndropped;
+static bool any_broken; /* and not reported */
 
 /* The control message that is being received, or that the caller holds. */
 static struct {
@@ -125,7 +126,21 @@ static void on_broken(void *arg, ucp_ep_h ep, ucs_status_t status)
 	struct node *n = arg;
 	(void)status;
 	if (n->ep == ep)
-		n->broken = true;
+		n->broken = any_broken = true;
+}
+
+static int broken(uint32_t *here)
+{
+	for (uint32_t i = 0; any_broken && i < CARRIER_NODES; i++) {
+		struct node *n = &nodes[i];
+		if (!n->ep || !n->broken || n->reported)
+			continue;
+		n->reported = true;
+		*here = n->here;
+		return (int)i;
+	}
+	any_broken = false;
+	return -1;
 }
 
 static void close_endpoint(ucp_ep_h ep)
@@ -181,7 +196,7 @@ static int connect_to(uint32_t node, const void *where, size_t bytes, uint32_t h
 	n->bytes = bytes;
 	n->here = here;
 	n->there = there;
-	n->broken = false;
+	n->broken = n->reported = false;
 	return 0;
 }
 
@@ -437,6 +452,7 @@ __attribute__((visibility("default"))) const struct carrier_module ncclsvc_carri
 		    .address = address,
 		    .connect = connect_to,
 		    .disconnect = disconnect,
+		    .broken = broken,
 		    .send = send_bytes,
 		    .say = say,
 		    .receive = receive_bytes,

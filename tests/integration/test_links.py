@@ -3,6 +3,7 @@
 NCCLSVC_CTL, NCCLSVC_LIBRARY, and PYTHONPATH (the package ncclsvc)."""
 
 import array
+import itertools
 import multiprocessing
 import os
 import re
@@ -84,11 +85,14 @@ def id_at(port, address="127.0.0.1"):
     return ncclsvc.UniqueId(secrets.token_bytes(32) + place + secrets.token_bytes(128 - 32 - len(place)))
 
 
-def add_up(comm, rank, size, count):
-    mine, sums = array.array("f", [rank + 1] * count), array.array("f", [0] * count)
+def add_up(comm, rank, size, count, turn):
+    """The sums of turn N differ from those of the turns before."""
+    factor = turn % 100 + 1
+    mine, sums = array.array("f", [factor * (rank + 1)] * count), array.array("f", [0] * count)
     comm.all_reduce(mine, sums).wait(WAIT)
-    if sums[0] != size * (size + 1) / 2 or sums[-1] != sums[0]:
-        raise AssertionError(f"wrong sums: {sums[0]}, {sums[-1]}")
+    expected = factor * size * (size + 1) / 2
+    if sums.count(expected) != count:
+        raise AssertionError(f"wrong sums: {count - sums.count(expected)} of {count} are not {expected}")
 
 
 class Job:
@@ -109,8 +113,10 @@ class Job:
         with ncclsvc.Session(self.nodes[rank].path, name=f"rank-{rank}", timeout=WAIT) as session:
             comm = session.join(ncclsvc.UniqueId(self.id), len(self.nodes), rank, timeout=WAIT)
             self.joined[rank] += 1
-            while not self.end.is_set():
-                add_up(comm, rank, len(self.nodes), self.count)
+            for turn in itertools.count():
+                if self.end.is_set():
+                    return
+                add_up(comm, rank, len(self.nodes), self.count, turn)
                 self.rounds[rank] += 1
                 time.sleep(0.001)
 

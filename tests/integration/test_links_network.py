@@ -19,26 +19,43 @@ def run(*command):
     subprocess.run(command, check=True, capture_output=True, timeout=WAIT)
 
 
-def make_network():
+def make_namespaces():
     run("mount", "-t", "tmpfs", "tmpfs", "/run")
+    for node in range(NODES):
+        run("ip", "netns", "add", f"n{node}")
+        run("ip", "-n", f"n{node}", "link", "set", "lo", "up")
+
+
+def make_network():
+    make_namespaces()
     run("ip", "link", "add", "wire", "type", "bridge")
     run("ip", "link", "set", "wire", "up")
     for node in range(NODES):
-        run("ip", "netns", "add", f"n{node}")
         run("ip", "link", "add", f"port{node}", "type", "veth", "peer", "name", "near", "netns", f"n{node}")
         run("ip", "link", "set", f"port{node}", "master", "wire", "up")
-        for interface in "lo", "near":
-            run("ip", "-n", f"n{node}", "link", "set", interface, "up")
-        run("ip", "-n", f"n{node}", "address", "add", f"10.77.0.{node + 1}/24", "dev", "near")
+        run("ip", "-n", f"n{node}", "link", "set", "near", "up")
+        run("ip", "-n", f"n{node}", "address", "add", address(node) + "/24", "dev", "near")
+
+
+def address(node):
+    return f"10.77.0.{node + 1}"
+
+
+class NetworkCase(LinksCase):
+    """A node in each namespace."""
+
+    def setUp(self):
+        super().setUp()
+        os.environ["UCX_TLS"] = "tcp"  # UCX would notice that the nodes have one machine's memory
+
+    def start_all(self):
+        for node in range(NODES):
+            self.nodes.append(Node(self.directory.name, f"s{node}", address=address(node),
+                                   inside=["ip", "netns", "exec", f"n{node}"]))
 
 
 @unittest.skipUnless(os.environ.get(INSIDE), "this user cannot make namespaces")
-class PartitionTest(LinksCase):
-    def start_all(self):
-        for node in range(NODES):
-            self.nodes.append(Node(self.directory.name, f"s{node}", address=f"10.77.0.{node + 1}",
-                                   inside=["ip", "netns", "exec", f"n{node}"]))
-
+class PartitionTest(NetworkCase):
     def set_port(self, node, state):
         run("ip", "link", "set", f"port{node}", state)
 

@@ -229,12 +229,23 @@ static bool collect(struct scheduler *sched)
 	return n > 0;
 }
 
+static void report_broken(struct scheduler *sched)
+{
+	const struct carrier *carrier = sched->config.carrier;
+	uint32_t here;
+	int node;
+	while (carrier->broken && (node = carrier->broken(&here)) >= 0)
+		supervisor_event(sched, &(struct event){.kind = EVENT_NODE_CARRIED,
+							.carried = {(uint32_t)node, here, true}});
+}
+
 bool internode_comm_poll(struct scheduler *sched)
 {
 	sched->internode->polled_ns = sched->now;
 	bool any = receive(sched);
 	any |= receive_own(sched);
 	any |= collect(sched);
+	report_broken(sched);
 	unexpected_expire(sched);
 	if (sched->internode->asked)
 		node_match_expire(sched);
