@@ -239,6 +239,7 @@ void remote_break_with(struct communicator *m, const ncclsvc_status *st, int32_t
 		.rank = rank,
 		.pid = rank >= 0 ? m->members[rank].pid : 0,
 		.node = node,
+		.by = m->comms->coord.me,
 		.ending = rank >= 0 ? m->members[rank].ending : (struct ending){0},
 	};
 	const struct failure *root =
@@ -263,6 +264,7 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, int32_t 
 		.rank = rank,
 		.pid = rank >= 0 ? m->members[rank].pid : 0,
 		.node = lost,
+		.by = me,
 	};
 	memcpy(b.id, m->id, sizeof(b.id));
 	notified[me] = notified[first == CLUSTER_NO_NODE ? me : first] = true;

@@ -83,6 +83,7 @@ struct control_break {
 	uint32_t epoch;
 	int32_t result, rank, pid;
 	int32_t node;	      /* that is gone, or does not answer; -1: none */
+	uint32_t by;	      /* the node that has noticed it */
 	uint32_t renewed;     /* a process joins while another member has left */
 	struct ending ending; /* the rank's */
 	/* The failure behind this one; result 0: none. With MISMATCH: the difference. */

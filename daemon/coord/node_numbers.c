@@ -20,6 +20,8 @@ static void visit_signed(int32_t *node, visit_fn *visit, void *arg)
 
 static void visit_break(struct control_break *b, visit_fn *visit, void *arg)
 {
+	if (b->node >= 0)
+		visit(arg, &b->by);
 	visit_signed(&b->node, visit, arg);
 	if (b->first.result && b->first.field == NCCLSVC_FIELD_NODE) {
 		uint32_t number = (uint32_t)b->first.value_a;

@@ -52,6 +52,7 @@ static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoc
 		.rank = pid ? rank : -1,
 		.pid = pid,
 		.node = pid && r->members[rank].lost ? (int32_t)r->members[rank].node : -1,
+		.by = c->me,
 		.renewed = true};
 	memcpy(b.id, r->id, sizeof(b.id));
 	tell_once(c, also, &b, notified);

@@ -20,7 +20,7 @@ static const char *plant_name(unsigned p)
 		[PLANT_LOSE] = "a message is lost",
 		[PLANT_TWICE] = "a message comes twice",
 		[PLANT_OVERTAKE] = "a message overtakes one of the same two nodes",
-		[PLANT_JOIN_EPOCH] = "a JOIN tells of a later epoch",
+		[PLANT_UNTOLD_LOSS] = "a node does not tell that it has lost another",
 		[PLANT_START_EPOCH] = "a START has another epoch",
 		[PLANT_START_MEMBER] = "a START has another member",
 		[PLANT_RESULT] = "the result of a plan is another one on one node",
@@ -157,8 +157,8 @@ static bool is_planted_in(enum control_kind kind)
 	case PLANT_TWICE:
 	case PLANT_OVERTAKE:
 		return true;
-	case PLANT_JOIN_EPOCH:
-		return kind == CONTROL_JOIN;
+	case PLANT_UNTOLD_LOSS:
+		return kind == CONTROL_BREAK;
 	case PLANT_START_EPOCH:
 	case PLANT_START_MEMBER:
 		return kind == CONTROL_START;
@@ -186,9 +186,8 @@ static bool spoil(struct parcel *p, uint64_t *when)
 	case PLANT_OVERTAKE:
 		*when = clock_now() + 1000;
 		break;
-	case PLANT_JOIN_EPOCH:
-		((struct control_join *)body)->epoch += 2;
-		break;
+	case PLANT_UNTOLD_LOSS:
+		return b->node < 0;
 	case PLANT_START_EPOCH:
 	case PLANT_START_MEMBER:
 		plant_in_start(body);

@@ -17,7 +17,7 @@ static uint32_t between_nodes[NODES_MAX][NODES_MAX]; /* 0: none */
 static uint32_t known[NODES_MAX][NODES_MAX];	     /* to the first one; 0: none */
 static bool cut[NODES_MAX][NODES_MAX];
 static bool fails[NODES_MAX][NODES_MAX]; /* the first one tries to connect, in vain */
-static bool lost[NODES_MAX];		 /* some other node has lost it at some time */
+static bool lost[NODES_MAX];		 /* it has lost another node, or another one has lost it */
 
 struct end_of {
 	uint32_t node, other, number;
@@ -61,7 +61,7 @@ static void lose(uint32_t node, uint32_t other, bool again)
 	struct node *n = &nodes[node].cluster.nodes[other];
 	trace((int)node, "loses node %u", other);
 	known[node][other] = 0;
-	lost[other] = true;
+	lost[node] = lost[other] = true;
 	n->gone = !again;
 	n->carried = false;
 	remote_node_lost(&nodes[node].comms, other);

@@ -30,7 +30,7 @@ enum plant {
 	PLANT_LOSE,
 	PLANT_TWICE,
 	PLANT_OVERTAKE,
-	PLANT_JOIN_EPOCH,
+	PLANT_UNTOLD_LOSS,
 	PLANT_START_EPOCH,
 	PLANT_START_MEMBER,
 	PLANT_RESULT,
@@ -56,7 +56,7 @@ bool links_bring(uint32_t node, uint32_t other, uint32_t number);
 void links_lose(uint32_t node);
 /* The two cannot reach each other for that time. */
 void links_cut(uint32_t a, uint32_t b, uint64_t duration);
-/* Was the node, or any, lost to another one, be it for a while? */
+/* Has the node, or any, lost another one or been lost, be it for a while? */
 bool links_lost(uint32_t node);
 bool links_lost_any(void);
 

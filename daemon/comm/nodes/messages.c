@@ -90,12 +90,29 @@ static void on_start(struct comms *s, const struct control_start *start)
 		tell_over(s, start, false); /* a later one has begun here */
 }
 
-static void on_break(struct comms *s, uint32_t from, const struct control_break *b)
+/* A node that has lost this one says that this one is gone. Here, it is the other way round. */
+static struct control_break seen_from_here(const struct communicator *m,
+					   const struct control_break *told)
+{
+	struct control_break b = *told;
+	if (b.node < 0 || (uint32_t)b.node != m->comms->coord.me)
+		return b;
+	b.node = b.rank = -1;
+	for (uint32_t k = m->nranks; k-- > 0;)
+		if (m->members[k].node == (int32_t)b.by)
+			b.rank = (int32_t)k;
+	if (b.rank >= 0)
+		b.node = (int32_t)b.by;
+	return b;
+}
+
+static void on_break(struct comms *s, uint32_t from, const struct control_break *told)
 {
 	char text[SVC_TEXT_BYTES];
-	struct communicator *m = comm_find(s, b->id);
-	if (!m || b->rank >= (int32_t)m->nranks || b->node >= (int32_t)s->coord.n)
+	struct communicator *m = comm_find(s, told->id);
+	if (!m || told->rank >= (int32_t)m->nranks || told->node >= (int32_t)s->coord.n)
 		return;
+	const struct control_break seen = seen_from_here(m, told), *b = &seen;
 	/* It may come before the epoch has begun here: then the epoch ends as soon as it has begun.
 	 */
 	if (m->start && m->start->epoch == b->epoch && m->cuda && comm_across_nodes(m)) {
