@@ -16,6 +16,8 @@
  * to fail, or whose records differ here, or a late member's commit, SPLIT or JOIN. Then the epoch
  * (or the request) ends with TIMEOUT, and the silent node is named. */
 #define NODE_ANSWER_NS		 UINT64_C(3000000000)
+/* The members of a subcommunicator join within this time after the result of their split. */
+#define SPLIT_JOIN_NS		 UINT64_C(30000000000)
 /* After the loss of a node, the new rendezvous of its communicators waits for each living node to
  * register its members of the epochs that run. Then it handles JOINs without. */
 #define NODES_REGISTER_NS	 UINT64_C(3000000000)

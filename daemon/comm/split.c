@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/timings.h"
+#include "channel/cluster.h"
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
@@ -126,6 +128,15 @@ static void name_subcomm(struct communicator *subcomm, const struct communicator
 	comm_name(subcomm, c, r->label);
 }
 
+/* All members' nodes join as soon as the result reaches them. If daemons were started alone, it may
+ * be lost with a connection of which this node does not know. */
+static uint64_t join_deadline(const struct comms *s, const struct split_request *r)
+{
+	const uint64_t at = clock_now() + SPLIT_JOIN_NS;
+	const bool waits = !s->cluster || cluster_is_together(s->cluster);
+	return waits || (r->deadline_ns && r->deadline_ns < at) ? r->deadline_ns : at;
+}
+
 /* Takes one member's slot in its subcommunicator, and joins it. Returns a result, with a sentence.
  */
 static int join_subcomm(struct comms *s, struct communicator *m, uint32_t rank,
@@ -171,7 +182,7 @@ static int join_subcomm(struct comms *s, struct communicator *m, uint32_t rank,
 		.node = -1,
 		.fresh = true,
 	};
-	comm_join_deadline(s, &subcomm->members[p->rank], r->deadline_ns);
+	comm_join_deadline(s, &subcomm->members[p->rank], join_deadline(s, r));
 	peer_staging_take(&subcomm->members[p->rank], r->staging);
 	subcomm->occupied++;
 	subcomm->joining++;

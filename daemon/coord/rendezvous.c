@@ -68,6 +68,16 @@ static void break_epoch(struct coord *c, struct rendezvous *r, int32_t rank, uin
 	end_epoch(r);
 }
 
+/* A member shows that the epoch is over for it. Its node knew first, and tells the others, but not
+ * those from which it is cut off. Or it knows nothing of the epoch, since START was lost. */
+static void is_over_for(struct coord *c, struct rendezvous *r, uint32_t from)
+{
+	if (r->running && !c->together)
+		break_epoch(c, r, -1, from);
+	else
+		end_epoch(r);
+}
+
 /* ---- Refusing ---- */
 
 static void note_refusal(struct rendezvous *r, uint32_t rank, int32_t pid, const char *text)
@@ -231,10 +241,8 @@ static bool may_take(struct coord *c, uint32_t from, struct rendezvous *r,
 {
 	struct member_slot *s = &r->members[m->rank];
 	bool same = s->node == from && s->session == m->session;
-	if (s->state == SLOT_JOINED && same && m->epoch >= r->epoch)
-		end_epoch(r); /* its node knew first */
-	else if (s->state == SLOT_JOINED && same && !c->together)
-		break_epoch(c, r, -1, from); /* START was lost on the way */
+	if (s->state == SLOT_JOINED && same && (m->epoch >= r->epoch || !c->together))
+		is_over_for(c, r, from);
 	if (s->state == SLOT_FREE || (s->state == SLOT_BROKEN && same))
 		return true;
 	refuse(c, from, r, m, NCCLSVC_RANK_TAKEN,
@@ -397,12 +405,8 @@ void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_w
 		return;
 	if (late && !joining)
 		return; /* it has begun meanwhile, or has ended */
-	/* START is on its way, and its node answers it; or it was lost with the connection. Or its
-	 * node knew first, and the culprit's node may report later. */
-	if (s->state == SLOT_JOINED && r->running && !c->together)
-		break_epoch(c, r, -1, from);
-	else if (s->state == SLOT_JOINED)
-		end_epoch(r);
+	if (s->state == SLOT_JOINED)
+		is_over_for(c, r, from); /* the culprit's node may report later */
 	if (late)
 		refuse_late(c, r, m->rank);
 	rendezvous_free_slot(c, r, s);

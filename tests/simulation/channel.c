@@ -49,41 +49,41 @@ struct parcel {
 static uint64_t last[NODES_MAX][NODES_MAX];  /* arrival time of the last message */
 static uint64_t until[NODES_MAX][NODES_MAX]; /* for a lost node: later messages are lost too */
 
-/* STARTs in flight, by arrival time. */
-struct sent_start {
-	struct sent_start *prev, *next;
+/* STARTs and REFUSEs in flight. */
+struct sent_answer {
+	struct sent_answer *prev, *next;
 	uint32_t to;
 	uint64_t when;
 	uint8_t id[NCCLSVC_ID_BYTES];
 };
-static struct sent_start *starts;
+static struct sent_answer *answers;
 
-bool channel_brings_start(uint32_t node, const uint8_t *id)
+bool channel_brings_answer(uint32_t node, const uint8_t *id)
 {
-	const struct sent_start *s;
-	DL_FOREACH (starts, s)
+	const struct sent_answer *s;
+	DL_FOREACH (answers, s)
 		if (s->to == node && s->when >= clock_now() && !memcmp(s->id, id, sizeof(s->id)))
 			return true;
 	return false;
 }
 
-static void note_start(uint32_t to, const void *body, uint64_t when)
+static void note_answer(uint32_t to, const void *body, uint64_t when)
 {
-	struct sent_start *s = calloc(1, sizeof(*s));
+	struct sent_answer *s = calloc(1, sizeof(*s));
 	if (!s)
 		abort();
 	s->to = to;
 	s->when = when;
 	memcpy(s->id, body, sizeof(s->id));
-	DL_APPEND(starts, s);
+	DL_APPEND(answers, s);
 }
 
 void channel_end(void)
 {
-	struct sent_start *s, *next;
-	DL_FOREACH_SAFE (starts, s, next)
+	struct sent_answer *s, *next;
+	DL_FOREACH_SAFE (answers, s, next)
 		free(s);
-	starts = NULL;
+	answers = NULL;
 }
 
 void channel_begin(void)
@@ -211,8 +211,8 @@ static bool spoil(struct parcel *p, uint64_t *when)
 
 static void deliver(struct parcel *p, uint64_t when)
 {
-	if (p->kind == CONTROL_START)
-		note_start(p->to, p->body, when);
+	if (p->kind == CONTROL_START || p->kind == CONTROL_REFUSE)
+		note_answer(p->to, p->body, when);
 	at(when, (int)p->to, arrive, p);
 }
 

@@ -349,7 +349,7 @@ static bool has_waited(const uint8_t *id, uint32_t nranks, uint32_t rank)
 			const struct request *r = t ? trainer_request(t, ASK_JOIN, id, rank) : NULL;
 			const struct communicator *m = NULL;
 			if ((r && r->deadline && r->deadline <= clock_now()) ||
-			    channel_brings_start(n, id))
+			    channel_brings_answer(n, id))
 				continue;
 			if (r)
 				HASH_FIND(hh, nodes[n].comms.comms, id, NCCLSVC_ID_BYTES, m);

@@ -41,8 +41,8 @@ enum plant {
 
 void channel_begin(void);
 void channel_end(void);
-/* Returns whether a START of that communicator is in flight to the node. */
-bool channel_brings_start(uint32_t node, const uint8_t *id);
+/* Returns whether a START or REFUSE of that communicator is in flight to the node. */
+bool channel_brings_answer(uint32_t node, const uint8_t *id);
 void channel_lose(uint32_t node);
 
 /* ---- links.c: daemons that were started alone ---- */
