@@ -20,7 +20,7 @@ static const char *plant_name(unsigned p)
 		[PLANT_LOSE] = "a message is lost",
 		[PLANT_TWICE] = "a message comes twice",
 		[PLANT_OVERTAKE] = "a message overtakes one of the same two nodes",
-		[PLANT_UNTOLD_LOSS] = "a node does not tell that it has lost another",
+		[PLANT_UNTOLD_LOSS] = "no node tells that it has lost another",
 		[PLANT_START_EPOCH] = "a START has another epoch",
 		[PLANT_START_MEMBER] = "a START has another member",
 		[PLANT_RESULT] = "the result of a plan is another one on one node",
@@ -234,7 +234,7 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 		when = last[from][node] + 1;
 	trace((int)from, "sends %s to node %u (%02x%02x)", kinds[kind], node,
 	      *(const uint8_t *)body, ((const uint8_t *)body)[1]);
-	if (is_planted_in(kind) && chance(4)) {
+	if (is_planted_in(kind) && (planted == PLANT_UNTOLD_LOSS || chance(4))) {
 		if (planted == PLANT_TWICE && (again = malloc(sizeof(*p) + size)))
 			memcpy(again, p, sizeof(*p) + size);
 		if (!spoil(p, &when)) {

@@ -204,6 +204,9 @@ void nodes_begin(uint32_t n)
 
 static void end(struct node_state *n)
 {
+	for (uint32_t k = 0; k < TRAINERS_MAX; k++)
+		if (n->trainers[k])
+			trainer_die(n->trainers[k]);
 	n->loop.closing = true;
 	for (uint32_t i = 0; i < GPUS_HERE; i++)
 		worker_end(&n->gpu[i]);
