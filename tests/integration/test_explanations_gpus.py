@@ -258,6 +258,12 @@ class InKernels(GpuCases):
         self.failures(1)
 
     def test_a_rank_is_slow(self):
+        # A machine that stands still for seconds makes another rank the slowest one, and that is right.
+        for attempt in range(3):
+            if self.slow_rank_is_named(may_differ=attempt < 2):
+                return
+
+    def slow_rank_is_named(self, may_differ):
         service = self.service()
         self.addCleanup(service.stop)
         began = time.monotonic()
@@ -265,6 +271,9 @@ class InKernels(GpuCases):
         try:
             ranks = service.ctl(0, "lateness")["lateness"]
             last, = [rank for rank in ranks if rank["rank"] == LAST]
+            slowest = max(ranks, key=lambda rank: rank["kernel_waited_ns"])
+            if may_differ and slowest != last:
+                return False
             self.assertEqual(last["pid"], job.pid(LAST))
             self.assertGreaterEqual(last["kernel_waits"], SLOW_ROUNDS * 2 // 3, ranks)
             self.assertGreater(last["kernel_waited_ns"], SLOW_ROUNDS * SLOW_S * 0.5e9)
@@ -273,6 +282,7 @@ class InKernels(GpuCases):
             self.assertFalse(why["stuck"])
             self.assertIn(f"wait for rank {LAST} (pid {job.pid(LAST)}", why["straggler"]["text"])
             self.row("a rank is slow", service, began)
+            return True
         finally:
             job.end()
 
