@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A name can have several addresses, for example that of a service in Kubernetes to which all
- * daemons belong. Every rank chooses the same of them. */
+ * A name can have several addresses, for example that of a headless service of all daemons in
+ * Kubernetes. All ranks choose the same one. */
 #include "first_node.h"
 
 #include <arpa/inet.h>
@@ -12,35 +12,44 @@
 #include "base/error.h"
 #include "comm/join.h"
 #include "comm/launcher.h"
+#include "job.h"
 #include "proto/wire.h"
 
 static const uint8_t ipv4_prefix[12] = {[10] = 0xff, [11] = 0xff};
 
 /* ---- HOST[:PORT] ---- */
 
-/* Cuts ":PORT" off, if there is one. "[ADDRESS]:PORT" is for IPv6. */
-static ncclsvc_result take_port(char *host, uint16_t *port)
+static ncclsvc_result port_of(const char *text, uint16_t *port)
 {
-	char *colon = strrchr(host, ':'), *end;
-	const size_t length = strlen(host);
-	if (host[0] != '[' && colon != strchr(host, ':'))
-		return NCCLSVC_OK; /* an address of IPv6 */
-	if (colon && (host[0] != '[' || colon[-1] == ']')) {
-		errno = 0;
-		const long n = strtol(colon + 1, &end, 10);
-		if (errno || end == colon + 1 || *end || n < 1 || n > UINT16_MAX)
-			return error_argument(RENDEZVOUS_VARIABLE
-					      " has port '%s': use HOST or HOST:PORT, with a "
-					      "port from 1 to 65535",
-					      colon + 1);
-		*port = (uint16_t)n;
-		*colon = '\0';
-	}
-	if (host[0] == '[') {
-		host[strcspn(host, "]")] = '\0';
-		memmove(host, host + 1, length - 1);
-	}
+	char *end;
+	errno = 0;
+	const long n = strtol(text, &end, 10);
+	if (errno || end == text || *end || n < 1 || n > UINT16_MAX)
+		return error_argument(
+			RENDEZVOUS_VARIABLE " has port '%s': use a number from 1 to 65535", text);
+	*port = (uint16_t)n;
 	return NCCLSVC_OK;
+}
+
+/* Without brackets, several colons are part of an address of IPv6. */
+static ncclsvc_result take(const char *given, char host[LAUNCHER_HOST], uint16_t *port)
+{
+	const bool brackets = given[0] == '[';
+	const char *from = given + brackets, *end = from + strcspn(from, brackets ? "]" : ":");
+	if (!brackets && *end && strchr(end + 1, ':'))
+		end = from + strlen(from);
+	const char *rest = end + (brackets && *end);
+	const size_t length = (size_t)(end - from);
+	if (!length || (brackets && !*end) || (*rest && *rest != ':'))
+		return error_argument(RENDEZVOUS_VARIABLE
+				      " is '%s': use HOST, HOST:PORT or [ADDRESS]:PORT",
+				      given);
+	if (length >= LAUNCHER_HOST)
+		return error_argument(RENDEZVOUS_VARIABLE " is longer than %d characters",
+				      LAUNCHER_HOST - 1);
+	memcpy(host, from, length);
+	host[length] = '\0';
+	return *rest ? port_of(rest + 1, port) : NCCLSVC_OK;
 }
 
 /* Empty: the job has one node. */
@@ -49,17 +58,8 @@ static ncclsvc_result name_of_first(const ncclsvc_world_sizes *sizes, char host[
 {
 	const char *given = getenv(RENDEZVOUS_VARIABLE);
 	host[0] = '\0';
-	if (given && *given) {
-		if (strlen(given) >= LAUNCHER_HOST)
-			return error_argument(RENDEZVOUS_VARIABLE " is longer than %d characters",
-					      LAUNCHER_HOST - 1);
-		strcpy(host, given);
-		const ncclsvc_result r = take_port(host, port);
-		return r || host[0] ? r
-				    : error_argument(RENDEZVOUS_VARIABLE
-						     " is '%s': use HOST or HOST:PORT",
-						     given);
-	}
+	if (given && *given)
+		return take(given, host, port);
 	if (sizes->local >= sizes->world)
 		return NCCLSVC_OK;
 	const ncclsvc_result r = launcher_first_node(sizes->world, host);
@@ -91,32 +91,22 @@ static bool is_loopback(const uint8_t address[16])
 	return ipv4 ? address[12] == 127 : !memcmp(address, &in6addr_loopback, 16);
 }
 
-/* FNV-1a of the job and the address. */
-static uint64_t weight(const ncclsvc_unique_id *id, const uint8_t address[16])
-{
-	uint64_t h = UINT64_C(0xcbf29ce484222325);
-	for (size_t i = 0; i < SVC_JOB_AT + 16; i++)
-		h = (h ^ (i < SVC_JOB_AT ? id->bytes[i] : address[i - SVC_JOB_AT])) *
-		    UINT64_C(0x100000001b3);
-	h = (h ^ h >> 33) * UINT64_C(0xff51afd7ed558ccd);
-	return h ^ h >> 33;
-}
-
-/* Takes the address with the highest weight, so that a node that comes or goes meanwhile changes
- * few choices. A host may resolve its own name to a loopback address. */
+/* Takes the address with the highest hash, which depends on the job, too. So an address that comes
+ * or goes meanwhile changes few choices. A host may resolve its own name to a loopback address. */
 static void choose(const struct addrinfo *all, const ncclsvc_unique_id *id,
 		   const struct svc_rendezvous *own, struct svc_rendezvous *r)
 {
-	uint64_t best = 0;
+	uint64_t job, best = 0;
+	memcpy(&job, id->bytes, sizeof(job));
 	for (const struct addrinfo *a = all; a; a = a->ai_next) {
 		uint8_t address[16];
 		address_of(a, address);
 		if (is_loopback(address) && !is_loopback(own->address))
 			memcpy(address, own->address, sizeof(address));
-		const uint64_t w = weight(id, address);
-		if (a != all && w <= best)
+		const uint64_t hash = job_hash(address, sizeof(address), job);
+		if (a != all && hash <= best)
 			continue;
-		best = w;
+		best = hash;
 		memcpy(r->address, address, sizeof(address));
 	}
 }
@@ -132,7 +122,7 @@ static ncclsvc_result resolve(const char *host, const ncclsvc_unique_id *id,
 	if (error)
 		return error_argument("the job's first node, '%s', has no %s address (%s): "
 				      "set " RENDEZVOUS_VARIABLE
-				      "=HOST[:PORT] to its daemon's, the same for all ranks",
+				      "=HOST[:PORT] to its daemon, the same for all ranks",
 				      host, ipv4 ? "IPv4" : "IPv6", gai_strerror(error));
 	choose(all, id, own, r);
 	freeaddrinfo(all);
@@ -141,22 +131,22 @@ static ncclsvc_result resolve(const char *host, const ncclsvc_unique_id *id,
 
 /* ---- The daemons ---- */
 
-/* Where other nodes reach this one. *alone: they do not need to, or the daemons were started
- * together. */
-static ncclsvc_result own_of(ncclsvc_session *s, struct svc_rendezvous *own, bool *alone)
+/* Where other nodes reach this one. *unneeded: mpirun started the daemons together, or this one
+ * serves only its own node. */
+static ncclsvc_result own_of(ncclsvc_session *s, struct svc_rendezvous *own, bool *unneeded)
 {
 	struct svc_world_reply reply;
 	ncclsvc_unique_id id;
 	ncclsvc_result r = world_ask(s, &reply);
-	*alone = r == NCCLSVC_UNSUPPORTED; /* their numbers of ranks differ */
-	if (*alone)
+	*unneeded = r == NCCLSVC_UNSUPPORTED; /* together, and the nodes differ in ranks */
+	if (*unneeded)
 		return NCCLSVC_OK;
 	if (!r)
 		r = ncclsvc_unique_id_request(s, &id);
 	if (r)
 		return r;
 	memcpy(own, id.bytes + SVC_RENDEZVOUS_AT, sizeof(*own));
-	*alone = reply.nodes > 1 || own->tag != SVC_RENDEZVOUS_TAG;
+	*unneeded = reply.nodes > 1 || own->tag != SVC_RENDEZVOUS_TAG;
 	return NCCLSVC_OK;
 }
 
@@ -165,9 +155,9 @@ ncclsvc_result rendezvous_of_job(ncclsvc_session *s, const ncclsvc_world_sizes *
 {
 	char host[LAUNCHER_HOST];
 	struct svc_rendezvous own, first = {.tag = SVC_RENDEZVOUS_TAG};
-	bool alone;
-	ncclsvc_result r = own_of(s, &own, &alone);
-	if (r || alone)
+	bool unneeded;
+	ncclsvc_result r = own_of(s, &own, &unneeded);
+	if (r || unneeded)
 		return r;
 	first.port = own.port;
 	r = name_of_first(sizes, host, &first.port);

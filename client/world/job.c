@@ -55,12 +55,13 @@ static ncclsvc_result local_of(ncclsvc_session *session, const ncclsvc_world_opt
 	return r;
 }
 
-/* FNV-1a, with a different start for each word of the id. */
-static uint64_t hash(const char *text, uint64_t start)
+/* FNV-1a. */
+uint64_t job_hash(const void *bytes, size_t n, uint64_t start)
 {
+	const unsigned char *at = bytes;
 	uint64_t h = UINT64_C(0xcbf29ce484222325) ^ start * UINT64_C(0x9e3779b97f4a7c15);
-	for (; *text; text++)
-		h = (h ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+	for (; n; n--, at++)
+		h = (h ^ *at) * UINT64_C(0x100000001b3);
 	h = (h ^ h >> 33) * UINT64_C(0xff51afd7ed558ccd);
 	return h ^ h >> 33;
 }
@@ -72,7 +73,7 @@ static ncclsvc_unique_id id_of(const char *name)
 	uint64_t words[sizeof(id.bytes) / sizeof(uint64_t)];
 	const struct svc_job job = {.tag = SVC_JOB_TAG, .user = SVC_JOB_OWN};
 	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-		words[i] = hash(name, i);
+		words[i] = job_hash(name, strlen(name), i);
 	memcpy(id.bytes, words, sizeof(id.bytes));
 	memcpy(id.bytes + SVC_JOB_AT, &job, sizeof(job));
 	return id;

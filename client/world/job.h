@@ -5,8 +5,11 @@
 
 #include "base/api.h"
 
+/* The same for the same bytes and start, on all machines. */
+uint64_t job_hash(const void *bytes, size_t n, uint64_t start);
+
 /* The job as the options and the launcher describe it, and the id of its world. Asks the daemon
- * only for its nodes. The options' world must not be 0. */
+ * only about nodes. The options' world must not be 0. */
 ncclsvc_result job_of(ncclsvc_session *session, const ncclsvc_world_options *o,
 		      ncclsvc_world_sizes *sizes, int *rank, ncclsvc_unique_id *id);
 

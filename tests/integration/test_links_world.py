@@ -101,6 +101,10 @@ class JobWorldTest(LinksCase):
                 ({"NCCLSVC_RENDEZVOUS": "127.0.0.1:0", **mpirun(0, size, 0)}, "InvalidArgumentError", "has port '0'"),
                 ({"NCCLSVC_RENDEZVOUS": "127.0.0.1:x", **mpirun(0, size, 0)}, "InvalidArgumentError", "has port 'x'"),
                 ({"NCCLSVC_RENDEZVOUS": ":1", **mpirun(0, size, 0)}, "InvalidArgumentError", "is ':1'"),
+                ({"NCCLSVC_RENDEZVOUS": "[::1", **mpirun(0, size, 0)}, "InvalidArgumentError", "is '[::1'"),
+                ({"NCCLSVC_RENDEZVOUS": "[::1]x", **mpirun(0, size, 0)}, "InvalidArgumentError", "is '[::1]x'"),
+                ({"NCCLSVC_RENDEZVOUS": "[::1]:1", **mpirun(0, size, 0)}, "InvalidArgumentError", "'::1', has no IPv4"),
+                ({"NCCLSVC_RENDEZVOUS": "fd00::1", **mpirun(0, size, 0)}, "InvalidArgumentError", "'fd00::1', has no"),
                 ({"NCCLSVC_RENDEZVOUS": "127.0.0.9", **mpirun(0, size, 0)}, "PeerGoneError", "127.0.0.9"),
                 ({"NCCLSVC_RENDEZVOUS": "h" * 300, **mpirun(0, size, 0)}, "InvalidArgumentError", "255 characters")):
             with self.subTest(why):
