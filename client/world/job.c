@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "comm/join.h"
 #include "comm/launcher.h"
-#include "first_node.h"
 #include "proto/wire.h"
 
 static ncclsvc_result world_of(const ncclsvc_world_options *o, int *world)
@@ -101,7 +100,5 @@ ncclsvc_result job_of(ncclsvc_session *session, const ncclsvc_world_options *o,
 		r = rank_of(o, sizes->world, rank);
 	if (!r)
 		r = name_of(o, sizes->world, id);
-	if (!r)
-		r = local_of(session, o, sizes->world, *rank, &sizes->local);
-	return r ? r : rendezvous_of_job(session, sizes, id);
+	return r ? r : local_of(session, o, sizes->world, *rank, &sizes->local);
 }

@@ -14,6 +14,7 @@
 #include "core/session_handle.h"
 #include "core/thread.h"
 #include "cuda/session_gpu.h"
+#include "first_node.h"
 #include "job.h"
 #include "world.h"
 
@@ -169,6 +170,8 @@ static ncclsvc_result start(ncclsvc_world *w, const ncclsvc_world_options *o, in
 	ncclsvc_unique_id id;
 	ncclsvc_result r = o->world ? job_of(w->session, o, &w->sizes, &rank, &id)
 				    : daemon_world(w, o, &w->sizes, &rank);
+	if (!r && o->world)
+		r = rendezvous_of_job(w->session, &w->sizes, &id);
 	if (r)
 		return r;
 	fill_data(&w->sizes);
