@@ -175,7 +175,9 @@ ncclsvc_result ncclsvc_comm_world(ncclsvc_session *session, int rank, int timeou
 				  ncclsvc_comm **comm);
 
 /* Like ncclCommSplit: all members call; those of one colour form a communicator, ranked by (key,
- * old rank). A member with a negative colour takes part and gets *newcomm = NULL. */
+ * old rank). A member with a negative colour takes part and gets *newcomm = NULL. Between
+ * standalone daemons, TIMEOUT also if the split's result is lost with a connection: 30 s after it.
+ */
 ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *parent, int colour, int key, int timeout_ms,
 				  ncclsvc_comm **newcomm);
 

@@ -67,8 +67,8 @@
  * within 100 ms. The GPUs and the scheduler have 50 ms of that to make progress. */
 #define PEER_LOOK_AGAIN_NS	 UINT64_C(25000000)
 #define PEER_LOOKS		 3
-/* The number of looks if a client that was paused while it submitted its task, or a kernel that
- * lags, would look the same. */
+/* The number of looks if a client that was paused during a submission, or a lagging kernel, could
+ * be the cause. */
 #define PEER_LOOKS_DOUBTFUL	 40
 #define PEER_LOOK_QUIET_NS	 UINT64_C(1000000000)
 /* The supervisor inspects all users' communicators for this long per turn of the loop. Those of one

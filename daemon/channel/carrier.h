@@ -41,8 +41,8 @@ struct carrier {
 		       uint32_t there);
 	/* All sends to the node and receives from it must have been dropped. */
 	void (*disconnect)(uint32_t node);
-	/* Returns a node whose connection has ended, once, and its label `here`; -1: none. NULL if
-	 * the connections end with the daemons. */
+	/* Returns each node with a broken connection once, and its label `here`; -1: none. NULL:
+	 * only a daemon's end breaks a connection. */
 	int (*broken)(uint32_t *here);
 
 	/* Length is at most INT_MAX. The memory stays in use until the cookie is returned. Return 0
@@ -72,7 +72,7 @@ struct carrier_network {
 	const char *interface; /* for TCP; NULL: any */
 };
 
-/* What a module exports as CARRIER_SYMBOL, for daemons that were started alone. */
+/* What a module exports as CARRIER_SYMBOL, for standalone daemons. */
 struct carrier_module {
 	uint32_t version;
 	/* Returns 0, or -1 with a sentence in why. */

@@ -8,7 +8,7 @@
  *   link.c    the connections. A daemon connects to another when it has something to say to it, and
  *             sends only over connections that it has opened.
  *   beats.c   keep-alives, and connections that are idle or late
- *   open.c    a daemon that serves communicators with ranks on other nodes
+ *   open.c    a standalone daemon, which connects to others by itself
  *   start.c   daemons that mpirun starts together: they find each other through MPI, are all
  *             connected from the start, and have the same numbers on all nodes
  *
@@ -87,10 +87,10 @@ struct cluster {
 	uv_loop_t *loop;
 	void *module;
 	const struct carrier *carrier;
-	const struct mpi_start *mpi; /* NULL: the daemon was started alone */
+	const struct mpi_start *mpi; /* NULL: a standalone daemon, which mpirun did not start */
 	struct mpi_place place;
 	uint32_t me, n;
-	struct node *nodes; /* [n]; room for CLUSTER_NODES_MAX if the daemon was started alone */
+	struct node *nodes; /* [n]; room for CLUSTER_NODES_MAX in a standalone daemon */
 	struct tls_site *site;
 	uint64_t sent;	    /* messages, without keep-alives */
 	uint64_t strangers; /* connections that did not prove to be another daemon's */

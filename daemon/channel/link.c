@@ -76,7 +76,7 @@ static void log_lost(const struct cluster *c, uint32_t node, const char *why)
 			  c->mpi ? ". Restart the daemons of all nodes" : "");
 }
 
-/* again: it has connected anew, and can be told which epochs are over. */
+/* again: the node has reconnected, and can be told which epochs are over. */
 static void lose_node(struct cluster *c, uint32_t node, const char *why, bool again)
 {
 	struct node *n = &c->nodes[node];

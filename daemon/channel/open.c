@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A daemon that was started alone, and serves communicators with ranks on other nodes. */
+ * A standalone daemon that serves communicators with ranks on other nodes. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The module ncclsvc-ucx.so: UCX as the carrier between daemons that were started alone.
+ * The module ncclsvc-ucx.so: UCX as the carrier between standalone daemons.
  *
  * A message's tag has two parts: the label that its receiver has given to the sender, and the
  * carrier's tag. A receive for data is always posted before its sender may send, so what comes

@@ -128,8 +128,8 @@ static void name_subcomm(struct communicator *subcomm, const struct communicator
 	comm_name(subcomm, c, r->label);
 }
 
-/* All members' nodes join as soon as the result reaches them. If daemons were started alone, it may
- * be lost with a connection of which this node does not know. */
+/* All members' nodes join as soon as the result reaches them. Between standalone daemons, it can be
+ * lost with a connection between two other nodes. */
 static uint64_t join_deadline(const struct comms *s, const struct split_request *r)
 {
 	const uint64_t at = clock_now() + SPLIT_JOIN_NS;

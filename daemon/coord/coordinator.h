@@ -51,8 +51,8 @@ struct control_result coordinator_result(const uint8_t *id, uint32_t epoch, uint
 /* Reports that to one node: this node knows of a later epoch, or has too many coordinators. */
 void coordinator_refuse(struct coord *c, uint32_t to, const struct control_epoch *of,
 			uint32_t asked, uint32_t round);
-/* The node asks for a round that is over. It has been told, unless the round failed before START
- * and before it asked. */
+/* A node asks for a round that is over. It has the result, unless the round failed before START and
+ * before the node asked. */
 void coordinator_late(struct coord *c, const struct coordinator *r, uint32_t to, uint32_t asked,
 		      uint32_t round);
 /* Has START come? */

@@ -68,8 +68,8 @@ static void break_epoch(struct coord *c, struct rendezvous *r, int32_t rank, uin
 	end_epoch(r);
 }
 
-/* A member shows that the epoch is over for it. Its node knew first, and tells the others, but not
- * those from which it is cut off. Or it knows nothing of the epoch, since START was lost. */
+/* A member's message shows that its epoch is over. Its node has told the nodes that it can reach.
+ * Or START was lost, and the node never knew of the epoch. */
 static void is_over_for(struct coord *c, struct rendezvous *r, uint32_t from)
 {
 	if (r->running && !c->together)
@@ -454,8 +454,8 @@ void rendezvous_left(struct coord *c, uint32_t from, const struct control_left *
 		r->running = false;
 }
 
-/* Together, the members' nodes have noticed the loss themselves. Otherwise the epoch may go on, but
- * START may not have reached that node: the others pass it on. */
+/* Daemons that were started together all notice the loss. Otherwise the epoch may go on; if that
+ * node missed START, the other nodes forward it. */
 static void lose_in_epoch(struct coord *c, struct rendezvous *r)
 {
 	if (c->together || !r->held)

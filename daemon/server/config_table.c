@@ -115,7 +115,7 @@ const struct config_key config_keys[] = {
 	 "the network interface, or this node's address, for connections between daemons; auto: "
 	 "the loopback if all share a machine, else the first other one"},
 	{"cluster_port", CONFIG_INT, false, AT(cluster_port), 0, 65535, 8477, NO_AUTO, NULL,
-	 "the TCP port for connections between daemons that were started alone; 0: any"},
+	 "the TCP port for connections between standalone daemons; 0: any"},
 	{"cluster_key_file", CONFIG_TEXT, true, AT(cluster_key_file), 0,
 	 sizeof(((struct config *)0)->cluster_key_file), 0, NO_AUTO, NULL,
 	 "a file with the key of this site, in all its nodes; with it, the daemon serves ranks on "

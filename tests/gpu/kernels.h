@@ -16,7 +16,7 @@ void kernels_daemon_start(struct daemon *d);
 void kernels_run(int n, client_main *main, void *arg);
 
 /* From now on until kernels_rejoin, the epoch ends with this result. So it may be over before the
- * rank has submitted everything: then the functions below, unlike others, set the task to 0. */
+ * rank has submitted everything: then the functions below set the task to 0. */
 void kernels_may_end(struct rank *r, ncclsvc_result result);
 /* Checks a submission's result. */
 void kernels_submitted(const struct rank *r, ncclsvc_result result, ncclsvc_task *task);

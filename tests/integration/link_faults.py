@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three daemons that were started alone, a bad network between them (wire.py), and faults: scripts/cluster-test runs
-them. A fault strikes one or two nodes. Each error must name one of these, jobs on the other nodes must not notice, no
-result may be wrong, and everything must go on afterwards."""
+"""Three standalone daemons, a bad network between them (wire.py), and faults: scripts/cluster-test runs them. A fault
+strikes one or two nodes. Each error must name one of these, jobs on other nodes must be unaffected, no result may be
+wrong, and all jobs must recover."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ from test_links import WAIT, Job
 from test_links_network import NODES, SILENCE, NetworkCase, address
 
 NOTICE = SILENCE + 20  # seconds within which all ranks must have heard of a node that fell silent
-STILL = 20  # seconds within which a job that no fault concerns must complete an operation
+STILL = 20  # seconds within which a job without a fault must complete an operation
 PIDFD_GETFD = 438  # a system call
 ADDRESS = re.compile(r"10\.77\.0\.(\d+)")
 LEFT = re.compile(r"\brank \d+ \(pid \d+\) left the communicator")
@@ -91,9 +91,9 @@ class FaultsCase(NetworkCase):
         super().setUp()
         self.wire = Wire()
         self.addCleanup(self.wire.stop)
-        self.struck = set()  # nodes that a fault concerns, until everything has gone on
-        self.drained = False  # one of them by SIGTERM
-        self.torn = False  # a node that a fault struck can tell a third one that it has lost the second one
+        self.struck = set()  # nodes hit by a fault, until all jobs recover
+        self.drained = False  # one of them got SIGTERM
+        self.torn = False  # a node hit by a fault can report to a third that it lost another
         self.errors = []  # (time, job, rank)
         self.start_all()
         self.across = self.checked(range(NODES))
@@ -119,16 +119,16 @@ class FaultsCase(NetworkCase):
         at = f"rank {rank} of the job on nodes {job.places}, at {address(place)}: {name}: {text}"
         concerned = self.struck.intersection(job.places)
         self.assertNotEqual(name, "WrongResult", at)
-        self.assertTrue(concerned, f"no fault concerned {at}")
-        self.assertNotEqual(name, "TimeoutError", f"nothing ended the wait of {at}")
+        self.assertTrue(concerned, f"unexpected error: {at}")
+        self.assertNotEqual(name, "TimeoutError", f"the wait timed out: {at}")
         if place in concerned and name in ENDED:
             return
-        if self.drained and LEFT.search(text):  # a rank whose daemon drains leaves; so do those that learn of that
+        if self.drained and LEFT.search(text):  # a rank whose daemon drains leaves; so do its peers
             return
         named = {int(number) - 1 for number in ADDRESS.findall(text)}
-        self.assertTrue(named, f"no node is named to {at}")
+        self.assertTrue(named, f"names no node: {at}")
         may = set(job.places) - {place} if place in concerned or self.torn else concerned
-        self.assertLessEqual(named, may, f"an innocent node is named to {at}")
+        self.assertLessEqual(named, may, f"names an unaffected node: {at}")
 
     def look(self):
         """Checks what has happened so far."""
@@ -140,7 +140,7 @@ class FaultsCase(NetworkCase):
                     self.check(job, rank, name, text)
             still = job.stands_still()
             if still > STILL and not self.struck.intersection(job.places):
-                self.fail(f"the job on nodes {job.places} stands still for {still:.0f} s, and no fault concerned it")
+                self.fail(f"the job on nodes {job.places} made no progress for {still:.0f} s, without a fault")
 
     def wait_until(self, found, what, seconds=WAIT):
         end = time.monotonic() + seconds
@@ -157,12 +157,12 @@ class FaultsCase(NetworkCase):
             time.sleep(0.05)
 
     def settle(self):
-        """Everything goes on."""
+        """Waits until all jobs progress."""
         before = [list(job.rounds) for job in self.jobs]
         for job, rounds in zip(self.jobs, before):
             self.wait_until(lambda job=job, rounds=rounds: all(n >= m + 3 for n, m in zip(job.rounds, rounds)),
                             f"operation of each rank of the job on nodes {job.places}")
-        self.pause(0.5)  # errors of before may still be on their way here
+        self.pause(0.5)  # earlier errors may still arrive
         self.struck.clear()
         self.drained = self.torn = False
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Daemons that were started alone, and serve communicators with ranks on several of them. Environment: NCCLSVCD,
+"""Standalone daemons that serve communicators with ranks on several of them. Environment: NCCLSVCD,
 NCCLSVC_CTL, NCCLSVC_LIBRARY, and PYTHONPATH (the package ncclsvc)."""
 
 import array

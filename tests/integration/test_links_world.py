@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worlds of jobs whose nodes have a daemon each, which were started alone. The environment is that of test_links.py."""
+"""Worlds of jobs on nodes with standalone daemons. The environment is that of test_links.py."""
 
 import array
 import os

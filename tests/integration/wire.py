@@ -4,15 +4,15 @@
 
 Usage: wire.py NAMESPACE...   creates the interface `near` with the address 10.77.0.(N + 1) in the Nth namespace
 
-A line on standard input changes the network. Once it has, and once at the start, the program prints a line: how many
-packets it has delivered, lost, and dropped because of a cut or a full queue. The network ends with standard input.
+A line on standard input changes the network. At the start and after each change, the program prints how many packets it
+has delivered, lost, and dropped (because of a cut or a full queue). The network ends with standard input.
 
-  delay MS [JITTER]     each packet takes so long, and up to JITTER ms more: packets overtake each other
+  delay MS [JITTER]     delays each packet by MS, plus 0 to JITTER ms at random, which reorders packets
   loss PERCENT
   rate MBIT             for each receiver; 0: no limit
   cut NODE [in|out]     drops the packets to (in) or from (out) the node, or both
   cut NODE OTHER        drops the packets between two nodes
-  admit NODE PORT...    a firewall: nothing else reaches the node
+  admit NODE PORT...    drops the packets to the node from and to other ports
   heal                  ends all cuts, and takes the firewalls away"""
 
 import fcntl
@@ -31,7 +31,7 @@ QUEUE = 0.2  # seconds that a packet waits for its turn (rate) at most
 
 
 def open_interface():
-    """The descriptor at which packets of a new interface come and go."""
+    """Creates a TUN interface; returns its descriptor."""
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", b"near", IFF_TUN | IFF_NO_PI))
     return fd
@@ -91,7 +91,7 @@ class Wire:
     # ---- Packets ----
 
     def wait_for_line(self, receiver, size, now):
-        """When the packet has gone through the receiver's line; None: too many wait for it."""
+        """When the receiver's link has carried the packet; None: the queue is full."""
         if not self.rate:
             return now
         free = max(now, self.free[receiver])

@@ -39,7 +39,7 @@ const struct simulated simulated = {
 
 struct parcel {
 	uint32_t from, to;
-	uint32_t connection; /* its number, between daemons that were started alone */
+	uint32_t connection; /* its number, between standalone daemons */
 	enum control_kind kind;
 	size_t size;
 	bool to_itself;
@@ -304,7 +304,7 @@ static void on_loss(void *arg)
 
 void channel_lose(uint32_t node)
 {
-	if (apart) {
+	if (standalone) {
 		links_lose(node);
 		return;
 	}

@@ -395,7 +395,8 @@ void check_error(const struct trainer *t, const struct request *r, int result, c
 		fail("pid %d: a JOIN that does not fail fast ends with PEER_GONE", t->session.pid);
 	/* When an epoch was about to begin on GPUs, or on nodes that connect to each other, or the
 	 * gathering node was lost, all ranks join again: skip the check. */
-	if (result == NCCLSVC_TIMEOUT && r->kind == ASK_JOIN && !r->cuda && !apart && all_live())
+	if (result == NCCLSVC_TIMEOUT && r->kind == ASK_JOIN && !r->cuda && !standalone &&
+	    all_live())
 		check_missing(t, r, text);
 }
 

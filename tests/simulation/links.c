@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The connections of daemons that were started alone: they are opened when there is something to
- * say, and can be cut. Then each side notices at its own time, and what is sent meanwhile is lost.
- * When the cut has healed, a new connection is opened. */
+ * The connections of standalone daemons: they are opened when there is something to say, and can be
+ * cut. Each side notices independently; messages sent until then are lost. When the cut has healed,
+ * a new connection is opened. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ static uint32_t newest;
 static uint32_t between_nodes[NODES_MAX][NODES_MAX]; /* 0: none */
 static uint32_t known[NODES_MAX][NODES_MAX];	     /* to the first one; 0: none */
 static bool cut[NODES_MAX][NODES_MAX];
-static bool fails[NODES_MAX][NODES_MAX]; /* the first one tries to connect, in vain */
+static bool fails[NODES_MAX][NODES_MAX]; /* the first's attempt to connect will fail */
 static bool lost[NODES_MAX];		 /* it has lost another node, or another one has lost it */
 
 struct end_of {
@@ -151,7 +151,7 @@ bool links_bring(uint32_t node, uint32_t other, uint32_t number)
 	if (number < known[node][other] || cut[node][other])
 		return false;
 	if (number != known[node][other] && number != between_nodes[node][other])
-		return false; /* it ended before this node heard of it */
+		return false; /* already closed */
 	greet(node, other, number);
 	return true;
 }

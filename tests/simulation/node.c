@@ -22,7 +22,7 @@
 
 struct node_state nodes[NODES_MAX];
 uint32_t nnodes;
-bool apart;
+bool standalone;
 struct config config;
 bool nodes_ended;
 
@@ -161,7 +161,7 @@ static void begin(uint32_t k)
 	accounts_init(&n->accounts, &config, closed, n);
 	n->cluster = (struct cluster){.me = k,
 				      .n = nnodes,
-				      .mpi = apart ? NULL : &together,
+				      .mpi = standalone ? NULL : &together,
 				      .nodes = calloc(nnodes, sizeof(*n->cluster.nodes))};
 	n->comms = (struct comms){
 		.loop = &n->loop,

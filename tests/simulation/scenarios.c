@@ -319,7 +319,7 @@ static uint64_t failing_seed(const struct scenario *s)
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
 		schedule_begin(seed);
 		profile = (struct profile){.delay = MS, .keep = 1000};
-		apart = false;
+		standalone = false;
 		nodes_begin(s->nodes);
 		cluster_name_in(&nodes[id[0] % s->nodes].cluster, id);
 		s->run();

@@ -103,7 +103,7 @@ static void make_id(struct wanted *w)
 
 static void want(struct wanted *w)
 {
-	*w = (struct wanted){.cuda = chance(40) && !apart};
+	*w = (struct wanted){.cuda = chance(40) && !standalone};
 	make_id(w);
 	for (uint32_t k = 0; k < RANKS_MAX; k++)
 		w->home_node[k] = UINT32_MAX;
@@ -251,7 +251,7 @@ static void do_lose_node(void)
 
 static void do_cut(void)
 {
-	if (apart)
+	if (standalone)
 		links_cut(any_node(), any_node(), between(100 * MS, 15 * S));
 }
 
@@ -375,7 +375,7 @@ static void set_the_scene(void)
 	losses = chance(50) ? 0 : 1 + below(3);
 	worker_losses = chance(50) ? 0 : 1 + below(3);
 	plain = false;
-	apart = chance(50);
+	standalone = chance(50);
 	nodes_begin(1 + below(NODES_MAX));
 	nwanted = 1 + below(IDS_MAX);
 	for (uint32_t i = 0; i < nwanted; i++)

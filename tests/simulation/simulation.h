@@ -45,7 +45,7 @@ void channel_end(void);
 bool channel_brings_answer(uint32_t node, const uint8_t *id);
 void channel_lose(uint32_t node);
 
-/* ---- links.c: daemons that were started alone ---- */
+/* ---- links.c: standalone daemons ---- */
 
 void links_begin(void);
 /* The number of the connection over which a message goes, opened if there is none; 0: it is lost.
@@ -85,7 +85,7 @@ struct node_state {
 
 extern struct node_state nodes[NODES_MAX];
 extern uint32_t nnodes;
-extern bool apart; /* the daemons were started alone, not together by mpirun */
+extern bool standalone; /* the daemons; otherwise mpirun started them together */
 extern struct config config;
 extern bool nodes_ended; /* set while nodes are freed: failures no longer count */
 

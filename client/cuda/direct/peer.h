@@ -184,8 +184,8 @@ unsigned peer_messages_describe(const struct peer *p, const struct op *ops, unsi
 extern const struct kernel_callbacks peer_callbacks;
 /* Updates the kernels' progress, asking the GPU if needed. Locked. */
 void peer_ask(struct peer *p);
-/* Tells the daemon how far the member came, whose kernels have all ended. Kernels that need not
- * wait do not say it, and those of graphs are not counted by the host. Locked. */
+/* Reports the member's progress to the daemon, once its kernels have ended. Kernels that need not
+ * wait report none, and the host does not count those in graphs. Locked. */
 void peer_post_end(const struct peer *p);
 /* Whether nothing of it runs; asks the GPU if nothing else reports the end. Locked. */
 bool peer_is_quiet(struct peer *p);

@@ -104,7 +104,7 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 	for (uint32_t k = m->nranks; k-- > 0;)
 		if (m->members[k].node == (int32_t)node)
 			rank = (int32_t)k;
-	/* Daemons that were started alone: others may reach the node. */
+	/* Standalone daemons: others may reach the node. */
 	const bool tell =
 		rank >= 0 && epoch_runs(&m->life) && !cluster_is_together(m->comms->cluster);
 	if (rank >= 0)

@@ -90,7 +90,7 @@ static void on_start(struct comms *s, const struct control_start *start)
 		tell_over(s, start, false); /* a later one has begun here */
 }
 
-/* A node that has lost this one says that this one is gone. Here, it is the other way round. */
+/* A node that lost this one reports it as gone. From here, the reporter is the lost node. */
 static struct control_break seen_from_here(const struct communicator *m,
 					   const struct control_break *told)
 {
@@ -192,7 +192,7 @@ static void tell_begun(struct comms *s, const struct communicator *m,
 	}
 }
 
-/* The rendezvous repeats it when it has lost a member's node, which START may not have reached. */
+/* The rendezvous resends START after it has lost a member's node, which may have missed START. */
 static void pass_on(struct comms *s, uint32_t from, const struct control_start *start)
 {
 	const struct communicator *m = comm_find(s, start->id);
@@ -277,7 +277,8 @@ static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lo
 	for (uint32_t k = 0; m->start && k < m->nranks; k++)
 		if (comm_alive(&m->members[k]) && m->members[k].state == NCCLSVC_MEMBER_JOINING &&
 		    !comm_is_still_there(m, k))
-			comm_refuse_join(m, k, NCCLSVC_PEER_GONE, text); /* it came later */
+			comm_refuse_join(m, k, NCCLSVC_PEER_GONE,
+					 text); /* JOIN is later than START */
 }
 
 void remote_node_lost(struct comms *s, uint32_t node)

@@ -233,9 +233,8 @@ static struct peer_record record_of_stuck(const struct communicator *m,
 	return (struct peer_record){0};
 }
 
-/* A member that leaves ends its kernels first, or aborts them. So the waiting kernel has what it
- * waits for, unless the member did not keep to that, and is about to end. Messages in graphs are
- * not counted. */
+/* A member that leaves ends its kernels first, or aborts them. So unless it broke that rule, the
+ * waiting kernel has its input, and will end soon. Messages in graphs have no count. */
 static bool is_about_to_end(const struct peer_stuck *stuck, const struct look *looks,
 			    const ncclsvc_status *st)
 {
@@ -245,16 +244,15 @@ static bool is_about_to_end(const struct peer_stuck *stuck, const struct look *l
 	       ((l->graph && l->moves) || stuck_other_entered(stuck, looks));
 }
 
-/* The other rank runs NCCL in a graph. A kernel that need not wait does not say that it has run, so
- * the rank may have done its part, which this one's kernel is about to see. */
+/* The other rank runs NCCL in a graph. Kernels that need not wait report nothing, so that rank may
+ * have done its part, and this kernel may soon see it. */
 static bool is_past_in_graph(const struct peer_stuck *stuck, const struct look *looks)
 {
 	return stuck->result == NCCLSVC_MISMATCH && looks[stuck->rank].graph && !stuck->mismatch &&
 	       !stuck->circle;
 }
 
-/* The reason may disappear, because the other rank's task is still on its way, or this one's kernel
- * lags. */
+/* The cause may be transient: the other rank's task is in transit, or this rank's kernel lags. */
 static bool is_doubtful(const struct peer_stuck *stuck, const struct look *looks,
 			const ncclsvc_status *st)
 {

@@ -29,7 +29,7 @@ enum event_kind {
 	EVENT_CAPTURED_GROUP_FAILED, /* of a communicator whose epoch must end because of it; has
 				 `tasks`, too */
 	EVENT_MEMBER_LEFT,	/* another node reported this about its member, through a failure */
-	EVENT_NODE_CARRIED,	/* the answer to COMMAND_NODE_CARRY; failed later, too */
+	EVENT_NODE_CARRIED,	/* the answer to COMMAND_NODE_CARRY, or a later failure */
 	EVENT_NCCL_WANTED,	/* an epoch without NCCL communicator has tasks for NCCL */
 	EVENT_NCCL_TAKEN,	/* or not, as tasks need it */
 	EVENT_INTERNODE_FAILED, /* an epoch on several nodes cannot continue; end it on all of them
