@@ -75,6 +75,10 @@ struct control_start {
 	char label[NCCLSVC_NAME_BYTES];
 	uint64_t internode_id; /* its name */
 	uint32_t epoch, nranks;
+	/* A member's node that the rendezvous has lost, and that may lack START: the others forward
+	 * it. -1: none. */
+	int32_t lost;
+	uint32_t reserved;
 	struct control_member members[];
 };
 

@@ -110,6 +110,8 @@ void messages_visit_nodes(unsigned kind, void *body, size_t size, visit_fn *visi
 		const size_t n = entries(size, sizeof(*m), sizeof(m->members[0]));
 		for (size_t k = 0; k < n; k++)
 			visit(arg, &m->members[k].node);
+		if (size >= sizeof(*m))
+			visit_signed(&m->lost, visit, arg);
 	} else if (kind == CONTROL_RESULT) {
 		struct control_result *m = body;
 		const size_t n = entries(size, sizeof(*m), sizeof(m->subcomms[0]));

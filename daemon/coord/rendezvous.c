@@ -196,8 +196,8 @@ static uint32_t next_epoch(const struct rendezvous *r)
 	return 1 + (r->epoch > r->known ? r->epoch : r->known);
 }
 
-/* False: no memory. */
-static bool tell_start(struct coord *c, const struct rendezvous *r)
+/* lost: as in struct control_start. False: no memory. */
+static bool tell_start(struct coord *c, const struct rendezvous *r, int32_t lost)
 {
 	const size_t size =
 		sizeof(struct control_start) + r->nranks * sizeof(struct control_member);
@@ -209,6 +209,7 @@ static bool tell_start(struct coord *c, const struct rendezvous *r)
 	m->epoch = r->epoch;
 	m->nranks = r->nranks;
 	m->internode_id = r->internode_id;
+	m->lost = lost;
 	for (uint32_t k = 0; k < r->nranks; k++) {
 		const struct member_slot *s = &r->members[k];
 		m->members[k] =
@@ -223,7 +224,7 @@ static void start(struct coord *c, struct rendezvous *r)
 {
 	r->epoch = next_epoch(r);
 	r->internode_id = ++c->internode_comms;
-	if (!tell_start(c, r)) {
+	if (!tell_start(c, r, -1)) {
 		log_error("communicator %s: out of memory for an epoch: its JOINs fail", r->label);
 		fail_all_joins(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for an epoch");
 		return;
@@ -456,11 +457,11 @@ void rendezvous_left(struct coord *c, uint32_t from, const struct control_left *
 
 /* Daemons that were started together all notice the loss. Otherwise the epoch may go on; if that
  * node missed START, the other nodes forward it. */
-static void lose_in_epoch(struct coord *c, struct rendezvous *r)
+static void lose_in_epoch(struct coord *c, struct rendezvous *r, uint32_t node)
 {
 	if (c->together || !r->held)
 		end_epoch(r);
-	else if (!tell_start(c, r))
+	else if (!tell_start(c, r, (int32_t)node))
 		break_epoch(c, r, -1, c->me);
 }
 
@@ -483,7 +484,7 @@ void rendezvous_node_lost(struct coord *c, uint32_t node)
 			rendezvous_free_slot(c, r, &r->members[k]);
 		}
 		if (r->running)
-			lose_in_epoch(c, r);
+			lose_in_epoch(c, r, node);
 		if (waits && r->split)
 			fail_subcomm(c, r, 0, false);
 		else if (died >= 0)

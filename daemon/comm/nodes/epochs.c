@@ -44,6 +44,7 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	m->barrier = BARRIER_NONE;
 	m->start = m->starts[m->begun == m->starts[0]];
 	memcpy(m->start, start, size);
+	m->start->lost = -1;
 	comm_name_epoch(s, m->slot, start->internode_id);
 	comm_event(m, NCCLSVC_CAUSE_GATHERED);
 	for (uint32_t k = 0; k < m->nranks; k++)

@@ -176,32 +176,18 @@ static void on_result(struct comms *s, const struct control_result *v)
 	}
 }
 
-/* Members of other nodes may not know of an epoch that this node has begun. */
-static void tell_begun(struct comms *s, const struct communicator *m,
-		       const struct control_start *start)
-{
-	const size_t size = sizeof(*start) + m->nranks * sizeof(start->members[0]);
-	bool notified[CLUSTER_NODES_MAX] = {false};
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		const uint32_t node = start->members[k].node;
-		const bool left = start == m->begun && m->members[k].node < 0;
-		if (left || node == s->coord.me || notified[node])
-			continue;
-		remote_send(s, node, CONTROL_START, start, size);
-		notified[node] = true;
-	}
-}
-
 /* The rendezvous resends START after it has lost a member's node, which may have missed START. */
-static void pass_on(struct comms *s, uint32_t from, const struct control_start *start)
+static void pass_on(struct comms *s, const struct control_start *start)
 {
 	const struct communicator *m = comm_find(s, start->id);
-	if (!m || !s->cluster || !cluster_gathers(s->cluster, from, start->id))
-		return;
+	const struct control_start *own = NULL;
 	if (m->start && m->start->epoch == start->epoch)
-		tell_begun(s, m, m->start);
-	else if (m->epoch == start->epoch && epoch_runs(&m->life))
-		tell_begun(s, m, m->begun);
+		own = m->start;
+	else if (epoch_runs(&m->life))
+		own = m->begun;
+	if (own && start->lost >= 0 && (uint32_t)start->lost < s->coord.n)
+		remote_send(s, (uint32_t)start->lost, CONTROL_START, own,
+			    sizeof(*own) + own->nranks * sizeof(own->members[0]));
 }
 
 void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const void *body,
@@ -216,7 +202,7 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 		return;
 	}
 	if (kind == CONTROL_START && is_known(s, body)) {
-		pass_on(s, from, body);
+		pass_on(s, body);
 		return;
 	}
 	if (remote_take_unexpected(s, from, kind, body, size) ||
@@ -260,6 +246,22 @@ void remote_deliver(struct comms *s, uint32_t from, enum control_kind kind, cons
 	}
 }
 
+/* Members of other nodes may not know of an epoch that this node has begun. */
+static void tell_begun(struct comms *s, const struct communicator *m)
+{
+	const struct control_start *start = m->begun;
+	const size_t size = sizeof(*start) + m->nranks * sizeof(start->members[0]);
+	bool notified[CLUSTER_NODES_MAX] = {false};
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const uint32_t node = start->members[k].node;
+		const bool left = m->members[k].node < 0;
+		if (left || node == s->coord.me || notified[node])
+			continue;
+		remote_send(s, node, CONTROL_START, start, size);
+		notified[node] = true;
+	}
+}
+
 /* JOINs that wait at the lost rendezvous fail. If it has told only some members' nodes of an epoch,
  * the others learn of it here, and answer if their members have given up. */
 static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
@@ -268,7 +270,7 @@ static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lo
 	if (!cluster_gathers(s->cluster, lost, m->id))
 		return;
 	if (epoch_runs(&m->life))
-		tell_begun(s, m, m->begun);
+		tell_begun(s, m);
 	if (!m->joining)
 		return;
 	coord_lost_text(&s->coord, lost, m->label, text);
