@@ -18,7 +18,6 @@
 #define OTHERS_RESERVE	 (UINT64_C(16) << 20) /* and for users who hold less */
 #define SESSION_BYTES	 4096		      /* approximate size of a session, without a ring */
 #define RANK_BYTES	 512		      /* approximate size of a communicator's rank */
-#define RECORDING_BYTES	 (384 * 1024)	      /* at most, of an ended session's recording */
 #define MAPPINGS_RESERVE 8192
 #define FDS_RESERVE	 64
 #define MAX_MAP_COUNT	 65530 /* the kernel's default */
@@ -269,11 +268,12 @@ void account_give(struct account *a, enum share share, uint64_t n)
 	a->all->held[share] -= n;
 }
 
+/* Recordings of ended sessions do not count: they are kept only while there is plenty. */
 static uint64_t memory_of(const struct account *a)
 {
 	return a->held[SHARE_REGION_BYTES] + a->held[SHARE_RING_BYTES] +
 	       a->held[SHARE_QUEUE_BYTES] + a->held[SHARE_SESSIONS] * SESSION_BYTES +
-	       a->held[SHARE_RANKS] * RANK_BYTES + a->held[SHARE_RECORDINGS] * RECORDING_BYTES;
+	       a->held[SHARE_RANKS] * RANK_BYTES;
 }
 
 bool account_memory_left(const struct account *a, uint64_t bytes)

@@ -15,7 +15,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "account/account.h"
+#include "base/config.h"
 #include "base/memory_left.h"
+#include "base/nofail.h"
 
 #define MIB   (UINT64_C(1) << 20)
 #define SPARE (32 * MIB)
@@ -90,11 +93,54 @@ static void without_limits_it_is_enough(void **state)
 	assert_true(memory_left(SPARE));
 }
 
+static struct account *user(struct accounts *all, uint32_t uid)
+{
+	return account_get(all, &(struct tenant){.uid = uid});
+}
+
+static void notify(void *context)
+{
+	(void)context;
+}
+
+/* The exit code of a process that keeps less than what is reserved for users who hold less; 0 is
+ * success. */
+static int with_a_user_who_takes_much(void)
+{
+	struct config config = {.sessions_max = 16};
+	struct accounts accounts;
+	accounts_init(&accounts, &config, notify, NULL);
+	struct account *one = user(&accounts, 1), *other = user(&accounts, 2);
+	if (!one || !other || !nofail_reserve_fill() || !leave(16 * MIB))
+		return 1;
+	account_add(one, SHARE_SESSIONS, 1);
+	account_add(other, SHARE_SESSIONS, 2);
+	/* What is kept of ended sessions, while there is plenty, makes nobody the larger one. */
+	account_add(one, SHARE_RECORDINGS, 100);
+	if (!account_memory_left(one, 0))
+		return 2;
+	if (account_memory_left(other, 0))
+		return 3;
+	return 0;
+}
+
+static void recordings_are_not_held_against_a_user(void **state)
+{
+	int status;
+	(void)state;
+	pid_t pid = fork();
+	if (!pid)
+		_exit(with_a_user_who_takes_much());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(asking_takes_nothing),
 		cmocka_unit_test(without_limits_it_is_enough),
+		cmocka_unit_test(recordings_are_not_held_against_a_user),
 	};
 	return cmocka_run_group_tests_name("memory_left", tests, NULL, NULL);
 }
