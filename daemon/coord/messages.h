@@ -75,9 +75,7 @@ struct control_start {
 	char label[NCCLSVC_NAME_BYTES];
 	uint64_t internode_id; /* its name */
 	uint32_t epoch, nranks;
-	/* A member's node that the rendezvous has lost, and that may lack START: the others forward
-	 * it. -1: none. */
-	int32_t lost;
+	int32_t lost; /* a member's node that may lack START, so the others forward it; -1: none */
 	uint32_t reserved;
 	struct control_member members[];
 };
@@ -98,8 +96,7 @@ struct control_left {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch, rank;
 	int32_t pid;
-	uint32_t plan; /* the number of the plan that it has finished with; 0: it has left the epoch
-			*/
+	uint32_t plan; /* number of the one that it has finished; 0: it has left the epoch */
 };
 
 struct control_description {
