@@ -57,6 +57,7 @@ struct node {
 	bool gone;	      /* the last connection was lost, and none is wanted yet */
 	bool left;	      /* it announced that it exits */
 	uint32_t here, there; /* labels: see struct carrier */
+	uint32_t protocol;    /* the highest version that both nodes speak: see link.h */
 	uint32_t *numbers; /* [CLUSTER_NODES_MAX]: that node's numbers, in this node's; or NULL */
 	uint8_t told[CLUSTER_NODES_MAX / 8]; /* this node's numbers that it knows */
 	uint64_t lost_ns;
@@ -90,6 +91,7 @@ struct cluster {
 	const struct mpi_start *mpi; /* NULL: a standalone daemon, which mpirun did not start */
 	struct mpi_place place;
 	uint32_t me, n;
+	uint32_t protocol_min, protocol_max; /* what this daemon speaks: see link.h */
 	struct node *nodes; /* [n]; room for CLUSTER_NODES_MAX in a standalone daemon */
 	struct tls_site *site;
 	uint64_t sent;	    /* messages, without keep-alives */

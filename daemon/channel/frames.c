@@ -124,8 +124,8 @@ size_t frames_unsent(const struct link *l)
 /* Strangers get a small buffer. */
 static bool make_room(struct link *l)
 {
-	const size_t size = sizeof(struct control_header) +
-			    (l->greeted ? CONTROL_BODY_MAX : sizeof(struct control_hello));
+	const size_t size =
+		sizeof(struct control_header) + (l->greeted ? CONTROL_BODY_MAX : CONTROL_HELLO_MAX);
 	if (l->room == size)
 		return true;
 	char *buffer = realloc(l->buffer, size);
@@ -155,7 +155,7 @@ static const char *take_whole(struct link *l, frames_take_fn *take)
 	struct control_header h;
 	while (!l->closing && l->used >= sizeof(h)) {
 		memcpy(&h, l->buffer, sizeof(h));
-		const size_t most = l->greeted ? CONTROL_BODY_MAX : sizeof(struct control_hello);
+		const size_t most = l->greeted ? CONTROL_BODY_MAX : CONTROL_HELLO_MAX;
 		const size_t all = sizeof(h) + h.length;
 		if (h.length > most || h.reserved)
 			return "a message breaks the protocol";

@@ -16,7 +16,6 @@
 #include "frames.h"
 
 #define LINK_MAGIC    UINT32_C(0x6e6f6465)
-#define LINK_PROTOCOL 1
 #define STRANGERS_MAX 64	 /* unidentified connections */
 #define CHUNK	      (16 << 10) /* bytes that are read at a time */
 
@@ -164,14 +163,15 @@ bool link_is_full(const struct cluster *c, uint32_t node)
 
 /* ---- HELLO ---- */
 
-static void say_hello(struct link *l)
+static void say_hello(struct link *l, uint32_t to)
 {
 	struct cluster *c = l->cluster;
 	const struct node_info *me = &c->nodes[c->me].info;
 	struct control_hello h = {.magic = LINK_MAGIC,
-				  .protocol = LINK_PROTOCOL,
+				  .protocol_min = c->protocol_min,
+				  .protocol_max = c->protocol_max,
 				  .incarnation = me->incarnation,
-				  .label = c->nodes[l->node].here,
+				  .label = c->nodes[to].here,
 				  .pid = me->pid,
 				  .port = me->port};
 	memcpy(h.address, me->address, sizeof(h.address));
@@ -189,7 +189,7 @@ static void begin(struct link *l)
 	if (l->closing || l->ready)
 		return;
 	if (!l->opened)
-		say_hello(l);
+		say_hello(l, l->node);
 	l->ready = true;
 	frames_send_queue(l);
 }
@@ -236,6 +236,29 @@ static uint32_t node_of(struct link *l, const struct control_hello *h)
 	return i;
 }
 
+/* The version to speak with that node; 0: there is no common one. */
+static uint32_t choose_protocol(const struct cluster *c, const struct control_hello *h)
+{
+	const uint32_t most = h->protocol_max < c->protocol_max ? h->protocol_max : c->protocol_max;
+	return most >= h->protocol_min && most >= c->protocol_min ? most : 0;
+}
+
+/* The side that has opened the connection is told what this one speaks, so that both logs say it.
+ */
+static void refuse_protocol(struct link *l, uint32_t node, const struct control_hello *h)
+{
+	const struct cluster *c = l->cluster;
+	char why[384];
+	snprintf(why, sizeof(why),
+		 "the daemon %s of %s port %u speaks versions %u to %u of the protocol between "
+		 "nodes, and this daemon, %s, speaks %u to %u: update the older one",
+		 h->version, h->address, h->port, h->protocol_min, h->protocol_max,
+		 c->nodes[c->me].info.version, c->protocol_min, c->protocol_max);
+	if (!l->opened)
+		say_hello(l, node);
+	link_lose(l, why);
+}
+
 static void note_info(const struct cluster *c, struct node *n, const struct control_hello *h)
 {
 	n->info.incarnation = h->incarnation;
@@ -261,14 +284,13 @@ static void take_hello(struct link *l, const struct control_hello *h)
 {
 	struct cluster *c = l->cluster;
 	const uint32_t i = hello_fits(h) ? node_of(l, h) : CLUSTER_NO_NODE;
-	if (i != CLUSTER_NO_NODE && h->protocol != LINK_PROTOCOL) {
-		log_warning("node %s: its daemon is of version %s, this one is of version %s",
-			    h->host, h->version, c->nodes[c->me].info.version);
-		link_lose(l, "its daemon's version is another one");
-		return;
-	}
 	if (i == CLUSTER_NO_NODE) {
 		link_lose(l, "its peer is not a node that this one knows");
+		return;
+	}
+	const uint32_t protocol = choose_protocol(c, h);
+	if (!protocol) {
+		refuse_protocol(l, i, h);
 		return;
 	}
 	struct node *n = &c->nodes[i];
@@ -288,6 +310,7 @@ static void take_hello(struct link *l, const struct control_hello *h)
 	l->greeted = true;
 	if (!l->opened)
 		take_in(n, l);
+	n->protocol = protocol;
 	note_info(c, n, h);
 	if (c->mpi)
 		begin(l);
@@ -378,7 +401,7 @@ static void take_message(struct link *l, enum control_kind kind, char *body, siz
 
 static void take_frame(struct link *l, const struct control_header *h, char *body)
 {
-	if (!l->greeted && h->kind == CONTROL_HELLO && h->length == sizeof(struct control_hello))
+	if (!l->greeted && h->kind == CONTROL_HELLO && h->length >= sizeof(struct control_hello))
 		take_hello(l, (const struct control_hello *)(const void *)body);
 	else if (!l->greeted || l->opened || h->kind == CONTROL_HELLO)
 		link_lose(l, "it did not identify itself");
@@ -412,7 +435,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 	const bool was_ready = tls_is_ready(l->tls);
 	const char *why = tls_feed(l->tls, buf->base, (size_t)n) ? tls_failure(l->tls) : NULL;
 	if (!why && l->opened && !was_ready && tls_is_ready(l->tls))
-		say_hello(l);
+		say_hello(l, l->node);
 	if (!why)
 		why = frames_take(l, take_frame);
 	if (!l->closing)
@@ -537,6 +560,8 @@ int link_listen(struct cluster *c, const char *address, uint16_t port)
 	struct sockaddr_storage at = {.ss_family = AF_INET};
 	struct node_info *info = &c->nodes[c->me].info;
 	int size = sizeof(at), error;
+	c->protocol_min = LINK_PROTOCOL_MIN;
+	c->protocol_max = LINK_PROTOCOL_MAX;
 	c->listener.data = c->timer.data = c->kept.data = c;
 	uv_tcp_init(c->loop, &c->listener);
 	uv_timer_init(c->loop, &c->timer);

@@ -1,6 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
+ *
  * The connections to the other daemons: frames, and the kinds of messages in them. coord/messages.h
- * has the messages' contents. */
+ * has the messages' contents.
+ *
+ * Versions. A daemon speaks all versions of this protocol from LINK_PROTOCOL_MIN to
+ * LINK_PROTOCOL_MAX, so that a site can update one node after the other. Both sides' HELLO say what
+ * they speak, and both select the highest common one, which struct node keeps. HELLO grows only at
+ * its end, and its receiver ignores what it does not know. To add a version: raise
+ * LINK_PROTOCOL_MAX; a new kind is sent only to nodes that speak it; a struct grows only at its
+ * end, where zero means the behaviour before the field existed: link.c cuts it for a node of an
+ * older version, and adds zeros to what comes from there. The same version holds for what
+ * schedulers send each other over the carrier. LINK_PROTOCOL_MIN rises when the release before the
+ * last one no longer matters. */
 #ifndef CHANNEL_LINK_H
 #define CHANNEL_LINK_H
 
@@ -10,6 +21,9 @@
 
 #include "cluster.h"
 #include "proto/svc_limits.h"
+
+#define LINK_PROTOCOL_MIN 1
+#define LINK_PROTOCOL_MAX 1
 
 enum control_kind {
 	CONTROL_HELLO = 1, /* first, from both sides: struct control_hello */
@@ -46,18 +60,20 @@ struct control_header {
 /* First from the side that has opened the connection; then the other side answers, when its carrier
  * can reach the sender. */
 struct control_hello {
-	uint32_t magic, protocol;
+	uint32_t magic;
+	uint32_t protocol_min, protocol_max; /* what the sender speaks */
+	uint32_t label;			     /* the receiver's: see struct carrier */
 	uint64_t incarnation;
-	uint32_t label; /* the receiver's: see struct carrier */
 	int32_t pid;
 	uint16_t port;
 	uint16_t carrier_bytes; /* of the carrier's address; 0: it needs none */
-	uint32_t reserved;
 	char address[CLUSTER_HOST_BYTES];
 	char host[CLUSTER_HOST_BYTES];
 	char version[NCCLSVC_NAME_BYTES];
 	uint8_t carrier[CARRIER_ADDRESS_MAX];
 };
+
+#define CONTROL_HELLO_MAX (8 << 10) /* bytes, in any version */
 
 /* Sent before the first message that names the node. */
 struct control_node {
