@@ -113,18 +113,25 @@ static int with_a_user_who_takes_much(void)
 	struct account *one = user(&accounts, 1), *other = user(&accounts, 2);
 	if (!one || !other || !nofail_reserve_fill() || !leave(16 * MIB))
 		return 1;
-	account_add(one, SHARE_SESSIONS, 1);
-	account_add(other, SHARE_SESSIONS, 2);
 	/* What is kept of ended sessions, while there is plenty, makes nobody the larger one. */
 	account_add(one, SHARE_RECORDINGS, 100);
+	account_add(one, SHARE_QUEUE_BYTES, 2 * MIB);
+	account_add(other, SHARE_QUEUE_BYTES, 3 * MIB);
 	if (!account_memory_left(one, 0))
 		return 2;
 	if (account_memory_left(other, 0))
 		return 3;
+	/* The other one's memory is free again, but the allocator keeps it. */
+	account_give(other, SHARE_QUEUE_BYTES, 3 * MIB);
+	if (account_memory_left(one, 0))
+		return 4;
+	account_give(one, SHARE_QUEUE_BYTES, 2 * MIB - 1000);
+	if (!account_memory_left(one, 0))
+		return 5;
 	return 0;
 }
 
-static void recordings_are_not_held_against_a_user(void **state)
+static void the_reserve_is_for_those_who_did_not_use_memory_up(void **state)
 {
 	int status;
 	(void)state;
@@ -140,7 +147,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(asking_takes_nothing),
 		cmocka_unit_test(without_limits_it_is_enough),
-		cmocka_unit_test(recordings_are_not_held_against_a_user),
+		cmocka_unit_test(the_reserve_is_for_those_who_did_not_use_memory_up),
 	};
 	return cmocka_run_group_tests_name("memory_left", tests, NULL, NULL);
 }
