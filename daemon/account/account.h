@@ -111,7 +111,7 @@ bool account_closing(const struct account *a);
 
 /* Would the system, after the user's request takes this many bytes, still give the daemon a reserve
  * for its own needs? RLIMIT_AS and vm.overcommit_memory=2 limit this. The user with the most memory
- * must leave a larger reserve than the others. */
+ * must leave a larger reserve than the others, unless that is little, too. */
 bool account_memory_left(const struct account *a, uint64_t bytes);
 
 #endif

@@ -125,6 +125,19 @@ static void abandoned_rank(struct client *c)
 	rank_close(&r);
 }
 
+/* Until both ranks have joined, and the epoch waits for its GPUs. */
+static void await_acquiring(ncclsvc_session *session)
+{
+	ncclsvc_comm_info *list;
+	size_t n;
+	for (bool acquires = false; !acquires; sleep_ms(5)) {
+		CHECK_OK(ncclsvc_list_comms(session, &list, &n));
+		for (size_t i = 0; i < n; i++)
+			acquires |= list[i].epoch_state == NCCLSVC_EPOCH_ACQUIRING;
+		ncclsvc_list_free(list);
+	}
+}
+
 /* The other node's worker, which waits for the dead one, gives up and is not killed. */
 static void test_abandoned(void)
 {
@@ -138,7 +151,7 @@ static void test_abandoned(void)
 	/* All wait until rank 0's worker has created NCCL's id. */
 	process_stop(worker);
 	say_all(ranks, 2, GO);
-	sleep_ms(300);
+	await_acquiring(session);
 	process_stop(w.c.nodes[1].pid);
 	CHECK_EQ(kill(worker, SIGCONT), 0);
 	sleep_ms(300);
