@@ -46,6 +46,7 @@ struct parcel {
 	_Alignas(8) char body[];
 };
 
+struct traffic traffic[NODES_MAX];
 static uint64_t last[NODES_MAX][NODES_MAX];  /* arrival time of the last message */
 static uint64_t until[NODES_MAX][NODES_MAX]; /* for a lost node: later messages are lost too */
 
@@ -232,6 +233,10 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 	uint64_t when = clock_now() + delay();
 	if (when <= last[from][node])
 		when = last[from][node] + 1;
+	traffic[from].sent++;
+	traffic[from].bytes += size;
+	traffic[node].received++;
+	traffic[node].bytes += size;
 	trace((int)from, "sends %s to node %u (%02x%02x)", kinds[kind], node,
 	      *(const uint8_t *)body, ((const uint8_t *)body)[1]);
 	if (is_planted_in(kind) && (planted == PLANT_UNTOLD_LOSS || chance(4))) {

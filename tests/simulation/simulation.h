@@ -16,10 +16,12 @@
 #include "comm/communicator.h"
 #include "schedules.h"
 
-#define NODES_MAX    6
+#ifndef NODES_MAX /* as in simulation_wide */
+#define NODES_MAX 6
+#define RANKS_MAX 6
+#endif
 #define GPUS_HERE    3
 #define TRAINERS_MAX 5 /* per node, at the same time */
-#define RANKS_MAX    6
 #define IDS_MAX	     4
 
 /* ---- channel.c ---- */
@@ -38,6 +40,13 @@ enum plant {
 	PLANT_BREAK_RANK,
 	PLANTS,
 };
+
+/* Messages since it was cleared, by node. */
+struct traffic {
+	uint32_t sent, received;
+	uint64_t bytes; /* of both */
+};
+extern struct traffic traffic[NODES_MAX];
 
 void channel_begin(void);
 void channel_end(void);
@@ -139,7 +148,7 @@ struct belief {
 	uint32_t nranks, rank, epoch;
 };
 
-#define HANDLES_MAX 32
+#define HANDLES_MAX 128
 
 struct trainer {
 	struct session session;

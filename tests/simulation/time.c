@@ -4,7 +4,9 @@
 
 #include "schedules.h"
 
+#ifndef HAPPENINGS_MAX
 #define HAPPENINGS_MAX 400000 /* per schedule */
+#endif
 
 struct happening {
 	uint64_t time, order;
