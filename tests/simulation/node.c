@@ -178,8 +178,8 @@ static void begin(uint32_t k)
 	for (uint32_t i = 0; i < nnodes; i++) {
 		n->cluster.nodes[i].info.incarnation = 1 + i;
 		n->cluster.nodes[i].info.port = 1;
-		snprintf(n->cluster.nodes[i].info.address, CLUSTER_HOST_BYTES, "10.0.%u.%u", i / 256,
-			 i % 256);
+		snprintf(n->cluster.nodes[i].info.address, CLUSTER_HOST_BYTES, "10.0.%u.%u",
+			 i / 256, i % 256);
 		snprintf(n->cluster.nodes[i].info.host, CLUSTER_HOST_BYTES, "host%u", i);
 	}
 	scheduler_begin(&n->scheduler, k);
