@@ -13,14 +13,14 @@
 #include "base/nofail.h"
 #include "base/timings.h"
 
-#define MEMORY_RESERVE	 (UINT64_C(8) << 20)  /* for the daemon's own needs */
-#define OTHERS_RESERVE	 (UINT64_C(16) << 20) /* for users who have not used up the memory */
-#define LITTLE		 (UINT64_C(1) << 20)
-#define SESSION_BYTES	 4096 /* approximate size of a session, without a ring */
-#define RANK_BYTES	 512  /* approximate size of a communicator's rank */
-#define MAPPINGS_RESERVE 8192
-#define FDS_RESERVE	 64
-#define MAX_MAP_COUNT	 65530 /* the kernel's default */
+#define MEMORY_RESERVE	    (UINT64_C(8) << 20)	 /* for the daemon's own needs */
+#define LIGHT_USERS_RESERVE (UINT64_C(16) << 20) /* see may_use_reserve */
+#define LIGHT_USER_BYTES    (UINT64_C(1) << 20)	 /* who holds less may always use that reserve */
+#define SESSION_BYTES	    4096		 /* approximate size of a session, without a ring */
+#define RANK_BYTES	    512			 /* approximate size of a communicator's rank */
+#define MAPPINGS_RESERVE    8192
+#define FDS_RESERVE	    64
+#define MAX_MAP_COUNT	    65530 /* the kernel's default */
 
 struct limit {
 	const char *what;
@@ -276,20 +276,21 @@ static uint64_t memory_of(const struct account *a)
 	       a->held[SHARE_RANKS] * RANK_BYTES;
 }
 
-/* Whoever holds little, or less than another. Where nobody holds much, the memory is free again,
- * but the allocator keeps it. */
+/* A user may use the reserve if another user holds more, or if this one holds little. The second
+ * case matters when the heavy user's sessions have ended: the allocator keeps the freed memory, so
+ * the system still looks full. */
 static bool may_use_reserve(const struct account *a)
 {
 	const uint64_t held = memory_of(a);
 	for (const struct account *b = a->all->by_tenant; b; b = b->hh.next)
 		if (memory_of(b) > held)
 			return true;
-	return held < LITTLE;
+	return held < LIGHT_USER_BYTES;
 }
 
 bool account_memory_left(const struct account *a, uint64_t bytes)
 {
-	const uint64_t reserve = MEMORY_RESERVE + (may_use_reserve(a) ? 0 : OTHERS_RESERVE);
+	const uint64_t reserve = MEMORY_RESERVE + (may_use_reserve(a) ? 0 : LIGHT_USERS_RESERVE);
 	return bytes < UINT64_MAX - reserve && nofail_reserve_fill() &&
 	       memory_left(bytes + reserve);
 }

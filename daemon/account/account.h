@@ -110,8 +110,8 @@ void account_unmap_ring(struct account *a, void *base, uint64_t bytes);
 bool account_closing(const struct account *a);
 
 /* Would the system, after the user's request takes this many bytes, still give the daemon a reserve
- * for its own needs? RLIMIT_AS and vm.overcommit_memory=2 limit this. The user with the most memory
- * must leave a larger reserve than the others, unless that is little, too. */
+ * for its own needs? RLIMIT_AS and vm.overcommit_memory=2 limit this. The user who holds the most
+ * memory must leave a larger reserve, unless that user holds less than 1 MiB. */
 bool account_memory_left(const struct account *a, uint64_t bytes);
 
 #endif

@@ -243,17 +243,31 @@ static uint32_t choose_protocol(const struct cluster *c, const struct control_he
 	return most >= h->protocol_min && most >= c->protocol_min ? most : 0;
 }
 
-/* The side that has opened the connection is told what this one speaks, so that both logs say it.
- */
+static const char *show_range(uint32_t min, uint32_t max, char *text, size_t size)
+{
+	if (min == max)
+		snprintf(text, size, "%u", min);
+	else
+		snprintf(text, size, "%u to %u", min, max);
+	return text;
+}
+
+/* Closes a connection to a daemon without a common version. The accepting side sends HELLO first,
+ * so that both sides can log the mismatch. */
 static void refuse_protocol(struct link *l, uint32_t node, const struct control_hello *h)
 {
 	const struct cluster *c = l->cluster;
-	char why[384];
-	snprintf(why, sizeof(why),
-		 "the daemon %s of %s port %u speaks versions %u to %u of the protocol between "
-		 "nodes, and this daemon, %s, speaks %u to %u: update the older one",
-		 h->version, h->address, h->port, h->protocol_min, h->protocol_max,
-		 c->nodes[c->me].info.version, c->protocol_min, c->protocol_max);
+	const bool other_is_older = h->protocol_max < c->protocol_min;
+	char why[384], theirs[32], ours[32];
+	snprintf(
+		why, sizeof(why),
+		"no common protocol version: the daemon at %s port %u (ncclsvc %s) speaks %s, this "
+		"daemon (ncclsvc %s) speaks %s. Update %s",
+		h->address, h->port, h->version,
+		show_range(h->protocol_min, h->protocol_max, theirs, sizeof(theirs)),
+		c->nodes[c->me].info.version,
+		show_range(c->protocol_min, c->protocol_max, ours, sizeof(ours)),
+		other_is_older ? "that daemon" : "this daemon");
 	if (!l->opened)
 		say_hello(l, node);
 	link_lose(l, why);

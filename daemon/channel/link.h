@@ -6,12 +6,14 @@
  * Versions. A daemon speaks all versions of this protocol from LINK_PROTOCOL_MIN to
  * LINK_PROTOCOL_MAX, so that a site can update one node after the other. Both sides' HELLO say what
  * they speak, and both select the highest common one, which struct node keeps. HELLO grows only at
- * its end, and its receiver ignores what it does not know. To add a version: raise
- * LINK_PROTOCOL_MAX; a new kind is sent only to nodes that speak it; a struct grows only at its
- * end, where zero means the behaviour before the field existed: link.c cuts it for a node of an
- * older version, and adds zeros to what comes from there. The same version holds for what
- * schedulers send each other over the carrier. LINK_PROTOCOL_MIN rises when the release before the
- * last one no longer matters. */
+ * its end, and its receiver ignores what it does not know.
+ *
+ * To add a version, raise LINK_PROTOCOL_MAX. Send a new kind of message only to nodes that speak
+ * its version. Add fields only at the end of a struct, and let zero mean the old behaviour. The
+ * code that adds the first such field must make link.c truncate the struct for older nodes, and
+ * fill what they send with zeros. The version also covers the messages that schedulers exchange
+ * over the carrier. Raise LINK_PROTOCOL_MIN once the release before the last is no longer
+ * supported. */
 #ifndef CHANNEL_LINK_H
 #define CHANNEL_LINK_H
 

@@ -96,7 +96,7 @@ struct control_left {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch, rank;
 	int32_t pid;
-	uint32_t plan; /* number of the one that it has finished; 0: it has left the epoch */
+	uint32_t plan; /* that the rank is done with; 0: it has left the epoch */
 };
 
 struct control_description {

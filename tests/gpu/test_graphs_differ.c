@@ -5,8 +5,9 @@
 
 #include "graphs.h"
 
-#define MS     UINT64_C(1000000)
-#define LAG_MS 1000 /* until the daemon is sure that no kernel lags (PEER_LOOKS_DOUBTFUL) */
+#define MS UINT64_C(1000000)
+#define LAG_MS                                                                                     \
+	1000 /* how long the daemon waits for a kernel that may only lag (PEER_LOOKS_DOUBTFUL) */
 
 enum word { READY = 1 };
 

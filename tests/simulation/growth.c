@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How many messages a node sends and receives, how many bytes these have, and how long it takes, as
- * communicators grow: one rank on each node of standalone daemons, each message takes up to a
- * millisecond. Fails if there are more messages than the table below allows.
+ * Measures how messages, bytes and time per node grow with the size of a communicator. Each node is
+ * a standalone daemon with one rank; each message takes up to 1 ms. Fails if a node exceeds the
+ * limits in `phases`.
  *
- * Usage: simulation_growth [NODES]   at most so many */
+ * Usage: simulation_growth [MAX_NODES] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,8 +117,8 @@ static bool has_ended(void)
 	return count(false) <= nnodes - alive();
 }
 
-/* A node's messages, sent and received, may not exceed `mean` on average, nor `most` times the
- * number of nodes where members gather or coordinate. */
+/* Limits on the messages that a node sends and receives: `mean` on average, and `most` times the
+ * number of nodes on the busiest node. */
 static const struct phase {
 	const char *name;
 	void (*begin)(void);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Two daemons' connections, of versions that differ: a made-up next one, and one that has dropped
- * today's. */
+ * Connections between two daemons with different protocol versions: a future daemon that still
+ * speaks today's version, and one that no longer does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -184,7 +184,8 @@ static char *log_of(void (*f)(bool today_opens), bool today_opens)
 	return text;
 }
 
-/* The one that opens loses the node, and the other one counts a stranger. */
+/* The side that opens the connection reports the node as lost; the side that accepts it counts an
+ * unidentified connection. */
 static void refuse(bool today_opens)
 {
 	struct daemon *today = start("1.2.3", LINK_PROTOCOL_MIN, LINK_PROTOCOL_MAX);
@@ -200,12 +201,11 @@ static void refuse(bool today_opens)
 static void without_a_common_version_both_logs_say_so(void **state)
 {
 	static const char *const texts[] = {
-		"the daemon 4.5.6 of 127.0.0.1 port ",
-		" speaks versions 2 to 3 of the protocol between nodes, and this daemon, 1.2.3,"
-		" speaks 1 to 1: update the older one",
-		"the daemon 1.2.3 of 127.0.0.1 port ",
-		" speaks versions 1 to 1 of the protocol between nodes, and this daemon, 4.5.6,"
-		" speaks 2 to 3: update the older one",
+		"no common protocol version: the daemon at 127.0.0.1 port ",
+		" (ncclsvc 4.5.6) speaks 2 to 3, this daemon (ncclsvc 1.2.3) speaks 1. Update this "
+		"daemon",
+		" (ncclsvc 1.2.3) speaks 1, this daemon (ncclsvc 4.5.6) speaks 2 to 3. Update that "
+		"daemon",
 	};
 	(void)state;
 	for (int i = 0; i < 2; i++) {

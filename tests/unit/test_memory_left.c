@@ -103,41 +103,41 @@ static void notify(void *context)
 	(void)context;
 }
 
-/* The exit code of a process that keeps less than what is reserved for users who hold less; 0 is
- * success. */
-static int with_a_user_who_takes_much(void)
+/* Leaves less memory free than the light users' reserve, then checks who may still allocate.
+ * Returns the process's exit code; 0 is success. */
+static int check_reserve(void)
 {
 	struct config config = {.sessions_max = 16};
 	struct accounts accounts;
 	accounts_init(&accounts, &config, notify, NULL);
-	struct account *one = user(&accounts, 1), *other = user(&accounts, 2);
-	if (!one || !other || !nofail_reserve_fill() || !leave(16 * MIB))
+	struct account *light = user(&accounts, 1), *heavy = user(&accounts, 2);
+	if (!light || !heavy || !nofail_reserve_fill() || !leave(16 * MIB))
 		return 1;
-	/* What is kept of ended sessions, while there is plenty, makes nobody the larger one. */
-	account_add(one, SHARE_RECORDINGS, 100);
-	account_add(one, SHARE_QUEUE_BYTES, 2 * MIB);
-	account_add(other, SHARE_QUEUE_BYTES, 3 * MIB);
-	if (!account_memory_left(one, 0))
+	/* Recordings of ended sessions do not count against a user. */
+	account_add(light, SHARE_RECORDINGS, 100);
+	account_add(light, SHARE_QUEUE_BYTES, 2 * MIB);
+	account_add(heavy, SHARE_QUEUE_BYTES, 3 * MIB);
+	if (!account_memory_left(light, 0))
 		return 2;
-	if (account_memory_left(other, 0))
+	if (account_memory_left(heavy, 0))
 		return 3;
-	/* The other one's memory is free again, but the allocator keeps it. */
-	account_give(other, SHARE_QUEUE_BYTES, 3 * MIB);
-	if (account_memory_left(one, 0))
+	/* The heavy user's memory is free again, but the allocator keeps it. */
+	account_give(heavy, SHARE_QUEUE_BYTES, 3 * MIB);
+	if (account_memory_left(light, 0))
 		return 4;
-	account_give(one, SHARE_QUEUE_BYTES, 2 * MIB - 1000);
-	if (!account_memory_left(one, 0))
+	account_give(light, SHARE_QUEUE_BYTES, 2 * MIB - 1000);
+	if (!account_memory_left(light, 0))
 		return 5;
 	return 0;
 }
 
-static void the_reserve_is_for_those_who_did_not_use_memory_up(void **state)
+static void only_light_users_may_use_the_reserve(void **state)
 {
 	int status;
 	(void)state;
 	pid_t pid = fork();
 	if (!pid)
-		_exit(with_a_user_who_takes_much());
+		_exit(check_reserve());
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 }
@@ -147,7 +147,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(asking_takes_nothing),
 		cmocka_unit_test(without_limits_it_is_enough),
-		cmocka_unit_test(the_reserve_is_for_those_who_did_not_use_memory_up),
+		cmocka_unit_test(only_light_users_may_use_the_reserve),
 	};
 	return cmocka_run_group_tests_name("memory_left", tests, NULL, NULL);
 }
