@@ -36,7 +36,7 @@ struct seen_epoch {
 	uint32_t nodes[RANKS_MAX];
 	uint64_t serial;
 	uint8_t unique[NCCLSVC_ID_BYTES];
-	uint32_t started; /* bit n: node n has started it */
+	bool started[NODES_MAX]; /* on that node */
 };
 
 struct seen_number {
@@ -128,7 +128,7 @@ static bool all_live(void)
 static bool somebody_lives(const struct seen_epoch *e)
 {
 	for (uint32_t n = 0; n < nnodes; n++)
-		if (nodes[n].alive && e->started >> n & 1)
+		if (nodes[n].alive && e->started[n])
 			return true;
 	return false;
 }
@@ -234,7 +234,7 @@ void check_start(uint32_t node, const struct command *c)
 		compare_epoch(node, e, m, c);
 	else
 		e = note_epoch(m, c);
-	e->started |= UINT32_C(1) << node;
+	e->started[node] = true;
 	if (c->epoch_start.transport != TRANSPORT_NCCL)
 		return;
 	if (!m->nccl_comm || !m->nccl_comm->ready)
