@@ -72,7 +72,7 @@ struct carrier_network {
 	const char *interface; /* for TCP; NULL: any */
 };
 
-/* What a module exports as CARRIER_SYMBOL, for standalone daemons. */
+/* A module exports this struct as CARRIER_SYMBOL, for standalone daemons. */
 struct carrier_module {
 	uint32_t version;
 	/* Returns 0, or -1 with a sentence in why. */

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/timings.h"
 #include "frames.h"
+#include "proto/wire.h"
 
 #define LINK_MAGIC    UINT32_C(0x6e6f6465)
 #define STRANGERS_MAX 64	 /* unidentified connections */
@@ -212,16 +213,12 @@ void cluster_carried(struct cluster *c, uint32_t node, uint32_t here, bool faile
 		c->callbacks->node_ready(c->owner);
 }
 
-static bool text_fits(const char *text, size_t size)
-{
-	return memchr(text, '\0', size) != NULL;
-}
-
 static bool hello_fits(const struct control_hello *h)
 {
 	return h->magic == LINK_MAGIC && h->carrier_bytes <= sizeof(h->carrier) &&
-	       text_fits(h->address, sizeof(h->address)) && text_fits(h->host, sizeof(h->host)) &&
-	       text_fits(h->version, sizeof(h->version)) && h->address[0] && h->port;
+	       svc_text_ends(h->address, sizeof(h->address)) &&
+	       svc_text_ends(h->host, sizeof(h->host)) &&
+	       svc_text_ends(h->version, sizeof(h->version)) && h->address[0] && h->port;
 }
 
 /* The node that says HELLO; CLUSTER_NO_NODE: it cannot be one of them. */
@@ -372,7 +369,8 @@ static void take_number(struct link *l, const struct control_node *told)
 {
 	struct cluster *c = l->cluster;
 	struct node *n = &c->nodes[l->node];
-	if (told->number >= CLUSTER_NODES_MAX || !text_fits(told->address, sizeof(told->address))) {
+	if (told->number >= CLUSTER_NODES_MAX ||
+	    !svc_text_ends(told->address, sizeof(told->address))) {
 		link_lose(l, "a message breaks the protocol");
 		return;
 	}

@@ -76,6 +76,7 @@ struct control_hello {
 };
 
 #define CONTROL_HELLO_MAX (8 << 10) /* bytes, in any version */
+_Static_assert(sizeof(struct control_hello) <= CONTROL_HELLO_MAX, "HELLO fits");
 
 /* Sent before the first message that names the node. */
 struct control_node {

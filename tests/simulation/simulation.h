@@ -16,7 +16,7 @@
 #include "comm/communicator.h"
 #include "schedules.h"
 
-#ifndef NODES_MAX /* as in simulation_wide */
+#ifndef NODES_MAX /* meson.build sets both for simulation_wide and simulation_growth */
 #define NODES_MAX 6
 #define RANKS_MAX 6
 #endif

@@ -169,7 +169,7 @@ static void the_next_version_talks(void **state)
 	talk(LINK_PROTOCOL_MAX, NEXT, LINK_PROTOCOL_MAX);
 }
 
-/* What was logged meanwhile, which the caller frees. */
+/* Returns the text that f logs, which the caller frees. */
 static char *log_of(void (*f)(bool today_opens), bool today_opens)
 {
 	const int kept = dup(STDERR_FILENO), sink = memfd_create("log", MFD_CLOEXEC);

@@ -76,15 +76,21 @@ static int with_little_left(void)
 	return refused ? 4 : 0;
 }
 
-static void asking_takes_nothing(void **state)
+/* In a process of its own. */
+static void succeeds(int (*check)(void))
 {
 	int status;
-	(void)state;
 	pid_t pid = fork();
 	if (!pid)
-		_exit(with_little_left());
+		_exit(check());
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
+}
+
+static void asking_takes_nothing(void **state)
+{
+	(void)state;
+	succeeds(with_little_left);
 }
 
 static void without_limits_it_is_enough(void **state)
@@ -133,13 +139,8 @@ static int check_reserve(void)
 
 static void only_light_users_may_use_the_reserve(void **state)
 {
-	int status;
 	(void)state;
-	pid_t pid = fork();
-	if (!pid)
-		_exit(check_reserve());
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(status, 0);
+	succeeds(check_reserve);
 }
 
 int main(void)

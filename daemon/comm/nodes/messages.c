@@ -196,8 +196,9 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 	if (s->loop->closing)
 		return;
 	if (!coord_fits(&s->coord, kind, body, size)) {
-		log_warning("ignored an unknown message of node %u (%s): all daemons must have the "
-			    "same version",
+		log_warning("ignored an unknown message of node %u (%s): its daemon's version may "
+			    "differ "
+			    "from this one's",
 			    from, coord_host(&s->coord, from));
 		return;
 	}
