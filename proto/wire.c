@@ -108,10 +108,10 @@ size_t svc_shape_cut(const struct svc_shape *shape, size_t size)
 	return size > shape->reply && !shape->records ? shape->reply : size;
 }
 
-unsigned svc_version_choose(unsigned min, unsigned max)
+unsigned svc_version_choose(struct svc_versions ours, struct svc_versions theirs)
 {
-	const unsigned version = max < SVC_PROTOCOL_MAX ? max : SVC_PROTOCOL_MAX;
-	return version >= min && version >= SVC_PROTOCOL_MIN ? version : 0;
+	const unsigned version = theirs.max < ours.max ? theirs.max : ours.max;
+	return version >= theirs.min && version >= ours.min ? version : 0;
 }
 
 bool svc_text_ends(const char *text, size_t size)

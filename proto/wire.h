@@ -165,8 +165,12 @@ const struct svc_shape *svc_event_of(unsigned version, unsigned opcode);
 /* How many bytes of a body of the newest version belong to the session's version. */
 size_t svc_shape_cut(const struct svc_shape *shape, size_t size);
 
-/* The highest version that this build shares with a peer that speaks min to max; 0: none. */
-unsigned svc_version_choose(unsigned min, unsigned max);
+/* A side of a connection speaks all versions from min to max. */
+struct svc_versions {
+	unsigned min, max;
+};
+/* The highest version that both sides speak; 0: none. */
+unsigned svc_version_choose(struct svc_versions ours, struct svc_versions theirs);
 
 enum svc_validity {
 	SVC_GOOD,      /* hand the body on */

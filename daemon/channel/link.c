@@ -233,13 +233,6 @@ static uint32_t node_of(struct link *l, const struct control_hello *h)
 	return i;
 }
 
-/* The version to speak with that node; 0: there is no common one. */
-static uint32_t choose_protocol(const struct cluster *c, const struct control_hello *h)
-{
-	const uint32_t most = h->protocol_max < c->protocol_max ? h->protocol_max : c->protocol_max;
-	return most >= h->protocol_min && most >= c->protocol_min ? most : 0;
-}
-
 static const char *show_range(uint32_t min, uint32_t max, char *text, size_t size)
 {
 	if (min == max)
@@ -299,7 +292,9 @@ static void take_hello(struct link *l, const struct control_hello *h)
 		link_lose(l, "its peer is not a node that this one knows");
 		return;
 	}
-	const uint32_t protocol = choose_protocol(c, h);
+	const uint32_t protocol =
+		svc_version_choose((struct svc_versions){c->protocol_min, c->protocol_max},
+				   (struct svc_versions){h->protocol_min, h->protocol_max});
 	if (!protocol) {
 		refuse_protocol(l, i, h);
 		return;

@@ -96,7 +96,9 @@ static void hello(struct server *s, struct session *c, uint32_t serial, const st
 	}
 	c->version_min = m->version_min;
 	c->version_max = m->version_max;
-	const unsigned version = svc_version_choose(m->version_min, m->version_max);
+	const unsigned version =
+		svc_version_choose((struct svc_versions){SVC_PROTOCOL_MIN, SVC_PROTOCOL_MAX},
+				   (struct svc_versions){m->version_min, m->version_max});
 	if (!version) {
 		session_error(c, SVC_HELLO, serial, NCCLSVC_VERSION,
 			      "the client speaks protocol versions %u to %u, this daemon %d to %d",
