@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Finds the region of each buffer of an operation, and checks the buffers. */
+#include <string.h>
+
 #include "base/error.h"
 #include "core/comm_handle.h"
 #include "core/op.h"
@@ -22,6 +24,30 @@ static bool wraps(const void *buffer, uint64_t bytes)
 	return bytes > UINTPTR_MAX - (uintptr_t)buffer;
 }
 
+/* A reduction that the program has created is of the communicator, and of one type. */
+static ncclsvc_result check_redop(struct op *op)
+{
+	const struct svc_record *r = &op->record;
+	const struct made_redop *at = comm_redop(op->comm, r->redop);
+	if (!svc_op_reduces(r->op) || !svc_redop_made(r->redop))
+		return NCCLSVC_OK;
+	if (op->comm->device < 0)
+		return error_set(NCCLSVC_UNSUPPORTED,
+				 "%s: communicator %s is a host communicator: premulsum needs GPUs",
+				 svc_op_name(r->op), op->comm->label);
+	if (!at)
+		return error_argument("%s: %u is not a reduction that was created for communicator "
+				      "%s in this epoch",
+				      svc_op_name(r->op), r->redop, op->comm->label);
+	if (at->type != r->type)
+		return error_argument("%s: reduction %u was created for another data type: %s, not "
+				      "%s",
+				      svc_op_name(r->op), r->redop, svc_type_name(at->type),
+				      svc_type_name(r->type));
+	memcpy(op->scalar, at->scalar, sizeof(op->scalar));
+	return NCCLSVC_OK;
+}
+
 ncclsvc_result op_check(struct op *op)
 {
 	const struct svc_record *r = &op->record;
@@ -36,6 +62,9 @@ ncclsvc_result op_check(struct op *op)
 				 "%s: %s is reduced only on GPUs: join the communicator with a "
 				 "device, or convert",
 				 svc_op_name(r->op), svc_type_name(r->type));
+	const ncclsvc_result redop = check_redop(op);
+	if (redop)
+		return redop;
 	if (op->src_bytes && (!op->src || wraps(op->src, op->src_bytes)))
 		return error_argument("%s: sendbuf is %p, but %llu bytes are needed",
 				      svc_op_name(r->op), (const void *)op->src,

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reduction operators created by a member. */
+ * Reductions that a member creates. Kernels get the scalar with each operation. The daemon gets it
+ * when the first operation needs NCCL. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/deadline_clock.h"
@@ -8,6 +10,7 @@
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "proto/names.h"
+#include "submit.h"
 
 /* Locked. */
 static ncclsvc_result check(ncclsvc_comm *comm)
@@ -22,12 +25,25 @@ static ncclsvc_result check(ncclsvc_comm *comm)
 	return r;
 }
 
+/* *at: a free entry. Locked. */
+static ncclsvc_result find_free(ncclsvc_comm *comm, struct made_redop **at)
+{
+	if (!comm->redops)
+		comm->redops = calloc(SVC_REDOPS_MADE, sizeof(*comm->redops));
+	if (!comm->redops)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	for (*at = comm->redops; *at < comm->redops + SVC_REDOPS_MADE; ++*at)
+		if (!(*at)->made)
+			return NCCLSVC_OK;
+	return error_set(NCCLSVC_LIMIT, "communicator %s has %d reductions already: destroy some",
+			 comm->label, SVC_REDOPS_MADE);
+}
+
 ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *scalar,
 					      ncclsvc_type type, ncclsvc_redop *redop)
 {
-	struct call call = {0};
-	struct svc_redop_reply reply;
 	const size_t size = svc_type_size(type);
+	struct made_redop *at = NULL;
 	if (!comm || !scalar || !redop)
 		return error_argument("ncclsvc_redop_create_premulsum: comm, scalar or redop is "
 				      "NULL");
@@ -35,23 +51,57 @@ ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *sc
 		return error_argument("ncclsvc_redop_create_premulsum: %d is not an element type, "
 				      "or cannot be reduced",
 				      (int)type);
-	ncclsvc_session *s = comm->session;
-	session_lock(s);
+	session_lock(comm->session);
 	ncclsvc_result r = check(comm);
-	struct svc_redop_add request = {.comm = comm->handle, .type = (uint8_t)type};
-	memcpy(request.scalar, scalar, size);
 	if (!r)
-		r = call_run(s, &call, SVC_REDOP_ADD, &request, -1, deadline_in(REQUEST_MS));
+		r = find_free(comm, &at);
+	if (!r) {
+		*at = (struct made_redop){.made = true, .type = (uint8_t)type};
+		memcpy(at->scalar, scalar, size);
+		*redop = (ncclsvc_redop)(SVC_REDOP_MADE + (at - comm->redops));
+	}
+	session_unlock(comm->session);
+	return r;
+}
+
+/* The answer of the daemon, which may have come after the reduction was destroyed, or sent by
+ * another thread. Locked. */
+static void number_put(ncclsvc_comm *comm, unsigned redop, const struct svc_redop_add *sent,
+		       uint32_t number)
+{
+	struct made_redop *at = comm_redop(comm, redop);
+	if (comm->handle != sent->comm)
+		return;
+	if (at && !at->number && at->type == sent->type &&
+	    !memcmp(at->scalar, sent->scalar, sizeof(at->scalar)))
+		at->number = number;
+	else
+		call_forget(comm->session, SVC_REDOP_DEL,
+			    &(struct svc_redop_del){.comm = sent->comm, .redop = number});
+}
+
+ncclsvc_result redop_send(ncclsvc_comm *comm, unsigned redop)
+{
+	ncclsvc_session *s = comm->session;
+	const struct made_redop *at = comm_redop(comm, redop);
+	struct call call = {0};
+	struct svc_redop_reply reply;
+	if (!at)
+		return error_argument("reduction %u of communicator %s has been destroyed", redop,
+				      comm->label);
+	struct svc_redop_add request = {.comm = comm->handle, .type = at->type};
+	memcpy(request.scalar, at->scalar, sizeof(request.scalar));
+	ncclsvc_result r = call_run(s, &call, SVC_REDOP_ADD, &request, -1, deadline_in(REQUEST_MS));
+	if (r)
+		return r;
 	memcpy(&reply, call.body, sizeof(reply));
-	if (!r && !svc_redop_made(reply.redop)) {
+	if (!svc_redop_made(reply.redop)) {
 		session_lose(s, "the daemon broke the protocol: it created reduction %u",
 			     reply.redop);
-		r = session_check(s);
+		return session_check(s);
 	}
-	session_unlock(s);
-	if (!r)
-		*redop = (ncclsvc_redop)reply.redop;
-	return r;
+	number_put(comm, redop, &request, reply.redop);
+	return NCCLSVC_OK;
 }
 
 ncclsvc_result ncclsvc_redop_destroy(ncclsvc_comm *comm, ncclsvc_redop redop)
@@ -62,9 +112,18 @@ ncclsvc_result ncclsvc_redop_destroy(ncclsvc_comm *comm, ncclsvc_redop redop)
 	ncclsvc_session *s = comm->session;
 	session_lock(s);
 	ncclsvc_result r = check(comm);
-	const struct svc_redop_del request = {.comm = comm->handle, .redop = (uint32_t)redop};
-	if (!r)
-		r = call_run(s, &call, SVC_REDOP_DEL, &request, -1, deadline_in(REQUEST_MS));
+	struct made_redop *at = r ? NULL : comm_redop(comm, (unsigned)redop);
+	if (!r && !at)
+		r = error_argument("ncclsvc_redop_destroy: %d is not a reduction that was created "
+				   "for communicator %s in this epoch",
+				   (int)redop, comm->label);
+	if (!r) {
+		const struct svc_redop_del request = {.comm = comm->handle, .redop = at->number};
+		*at = (struct made_redop){0};
+		if (request.redop)
+			r = call_run(s, &call, SVC_REDOP_DEL, &request, -1,
+				     deadline_in(REQUEST_MS));
+	}
 	session_unlock(s);
 	return r;
 }

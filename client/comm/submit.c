@@ -97,9 +97,16 @@ static ncclsvc_result stage(ncclsvc_session *s, struct op *ops, unsigned n)
 	return r;
 }
 
+static bool is_made(const struct svc_record *r)
+{
+	return svc_op_reduces(r->op) && svc_redop_made(r->redop);
+}
+
 static void finish_record(struct op *op, bool more)
 {
 	struct svc_record *r = &op->record;
+	if (is_made(r))
+		r->redop = (uint8_t)comm_redop(op->comm, r->redop)->number;
 	r->comm = op->comm->handle;
 	r->epoch = op->comm->epoch;
 	r->flags |= more ? SVC_TASK_MORE : 0;
@@ -311,6 +318,26 @@ static ncclsvc_result check_captured(struct submission *b)
 	return NCCLSVC_OK;
 }
 
+/* The daemon gets the reductions of the ring's operations that it does not have yet. */
+static ncclsvc_result send_redops(ncclsvc_session *s, const struct submission *b)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	for (bool sent = true; !r && sent;) {
+		sent = false;
+		for (unsigned i = 0; !r && i < b->in_ring; i++) {
+			const struct op *op = &b->ops[i];
+			const struct made_redop *at = comm_redop(op->comm, op->record.redop);
+			if (!is_made(&op->record) || op->route.captured || (at && at->number))
+				continue;
+			r = redop_send(op->comm, op->record.redop);
+			sent = true;
+		}
+		if (!r && sent)
+			r = ready(s, b->ops, b->n);
+	}
+	return r;
+}
+
 static ncclsvc_result check(ncclsvc_session *s, struct submission *b)
 {
 	ncclsvc_result r = ready(s, b->ops, b->n);
@@ -322,6 +349,8 @@ static ncclsvc_result check(ncclsvc_session *s, struct submission *b)
 		r = check_kernels(s, b);
 	if (!r && b->in_ring)
 		r = check_ring(s, b);
+	if (!r)
+		r = send_redops(s, b);
 	return r ? r : check_captured(b);
 }
 

@@ -11,6 +11,8 @@ ncclsvc_result op_place(const ncclsvc_session *s, struct op *op);
 /* slices.c: orders a group's operations when they exceed one of the daemon's task groups, and
  * numbers its slices (proto/group/slices.h). */
 ncclsvc_result ops_slice(struct op *ops, unsigned n);
+/* redop.c: sends the daemon a reduction that the program has created. Locked; yields. */
+ncclsvc_result redop_send(ncclsvc_comm *comm, unsigned redop);
 /* submit.c: submits all or nothing. Locked; yields. */
 ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n);
 

@@ -63,6 +63,7 @@ void comm_free(ncclsvc_comm *comm)
 	if (comm) {
 		free(comm->messages);
 		free(comm->damaged);
+		free(comm->redops);
 	}
 	free(comm);
 }

@@ -7,7 +7,16 @@
 #include <stdbool.h>
 
 #include "base/api.h"
+#include "proto/names.h"
 #include "proto/wire.h"
+
+/* A reduction that the program has created. */
+struct made_redop {
+	bool made;
+	uint8_t type;
+	uint8_t scalar[8]; /* an element of that type, followed by zeros */
+	uint32_t number;   /* the daemon's; 0: the daemon does not have it yet */
+};
 
 struct ncclsvc_comm {
 	ncclsvc_session *session;
@@ -22,8 +31,9 @@ struct ncclsvc_comm {
 	bool world, split;
 	ncclsvc_unique_id id;
 	_Atomic uint64_t timeout_ns;
-	uint64_t seq;	      /* number of the next task in this epoch */
-	uint64_t collectives; /* number of collectives in this epoch */
+	uint64_t seq;		   /* number of the next task in this epoch */
+	uint64_t collectives;	   /* number of collectives in this epoch */
+	struct made_redop *redops; /* [SVC_REDOPS_MADE], of this epoch; NULL: none yet */
 	struct capture
 		*capture; /* its graphs (cuda/capture/capture.h); NULL: nothing captured yet */
 	/* Its kernels (cuda/direct/peer.h), and the largest operation, in bytes, that they do. */
@@ -56,6 +66,15 @@ static inline uint64_t comm_count(ncclsvc_comm *comm, bool p2p, bool send, int32
 	if (!comm->messages)
 		return 0;
 	return p2p ? comm->messages[2 * (size_t)peer + !send]++ : comm->order++;
+}
+
+/* NULL: it is not one that the program has created in this epoch. Locked. */
+static inline struct made_redop *comm_redop(const ncclsvc_comm *comm, unsigned redop)
+{
+	struct made_redop *at = comm->redops && svc_redop_made(redop)
+					? &comm->redops[redop - SVC_REDOP_MADE]
+					: NULL;
+	return at && at->made ? at : NULL;
 }
 
 void comm_free(ncclsvc_comm *comm);

@@ -36,6 +36,8 @@ void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_re
 	comm->uid = reply->comm_uid;
 	comm->epoch = reply->epoch;
 	comm->seq = comm->collectives = 0;
+	free(comm->redops);
+	comm->redops = NULL;
 	begin_lineage(s, comm, reply);
 	comm->peer_bytes = reply->peer_bytes;
 	comm->broken = NCCLSVC_OK;

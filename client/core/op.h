@@ -64,10 +64,11 @@ struct op {
 	uint64_t src_bytes, dst_bytes;
 	ncclsvc_task *task;
 	struct CUstream_st *stream;
-	uint64_t planned; /* 0: not planned; otherwise grows in the order of groups */
-	bool detached;	  /* the stream does not wait for it */
-	bool copied;	  /* copy the source even from session memory */
-	bool quiet;	  /* its failure is intended and not reported */
+	uint64_t planned;  /* 0: not planned; otherwise grows in the order of groups */
+	bool detached;	   /* the stream does not wait for it */
+	bool copied;	   /* copy the source even from session memory */
+	bool quiet;	   /* its failure is intended and not reported */
+	uint8_t scalar[8]; /* of its reduction, if the program has created that */
 	/* From its submission: */
 	bool entered; /* it is a task now */
 	struct op_route route;

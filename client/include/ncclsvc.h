@@ -396,8 +396,8 @@ struct CUstream_st; /* a CUstream, or cudaStream_t */
 /* Like ncclsvc_comm_join, with this process's GPU `device`. UNSUPPORTED: no driver here, or the
  * daemon has no worker for that GPU. MISMATCH: others joined with host memory. Two ranks may use
  * one GPU if all ranks are on one node and use the direct transport; otherwise MISMATCH or
- * UNSUPPORTED. Operations that need NCCL then fail with UNSUPPORTED: reductions of float8 and
- * premulsum, plans, lists, and operations of 4 GiB and more. */
+ * UNSUPPORTED. Operations that need NCCL then fail with UNSUPPORTED: reductions of float8, plans,
+ * lists, and operations of 4 GiB and more. */
 ncclsvc_result ncclsvc_comm_join_device(ncclsvc_session *session, const ncclsvc_unique_id *id,
 					int nranks, int rank, int device, int timeout_ms,
 					ncclsvc_comm **comm);
@@ -413,8 +413,8 @@ ncclsvc_result ncclsvc_comm_join_device(ncclsvc_session *session, const ncclsvc_
  * tasks: *task is 0. The library sends operations for NCCL to the daemon at capture, and the call
  * blocks for the answers, at most 10 s each; LIMIT: the session has no timeline left for the
  * communicator's epoch, or the user has too many operations in graphs. UNSUPPORTED, and the capture
- * continues: premulsum, planned operations, lists of tensors, detached streams, and Send and Recv
- * of communicators of one rank. A failure in a graph ends the epoch (ncclsvc_comm_error).
+ * continues: premulsum on NCCL, planned operations, lists of tensors, detached streams, and Send
+ * and Recv of communicators of one rank. A failure in a graph ends the epoch (ncclsvc_comm_error).
  * libncclsvc(3), CUDA GRAPHS.
  *
  * flags: 0 or NCCLSVC_STREAM_DETACHED. */
@@ -448,11 +448,16 @@ ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *session, const void *ptr, int
  * multiplies its elements by its own scalar, and the results are summed, like
  * ncclRedOpCreatePreMulSum. scalar points to one element of `type` in host memory; the call reads
  * it. Only tasks of that type may use *redop, until it is destroyed or the communicator's epoch
- * ends. Each member of a task passes its own. LIMIT: the member has 48 already. Both functions
- * block for the daemon's answer, 10 s at most. */
+ * ends; others fail with INVALID_ARGUMENT. Each member of a task passes its own. LIMIT: the member
+ * has 48 already.
+ *
+ * The first task that runs on NCCL sends the scalar to the daemon: its submission blocks for the
+ * answer, and until NCCL has started, 10 s at most. UNSUPPORTED: there is no NCCL. */
 ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *scalar,
 					      ncclsvc_type type, ncclsvc_redop *redop);
-/* All tasks that use it must have ended: a pending one would fail, and the communicator with it. */
+/* All tasks that use it must have ended: a pending one on NCCL would fail, and the communicator
+ * with it. INVALID_ARGUMENT: no such reduction. Blocks, if the daemon has it, for the daemon's
+ * answer, 10 s at most. */
 ncclsvc_result ncclsvc_redop_destroy(ncclsvc_comm *comm, ncclsvc_redop redop);
 
 /* ---- Completion ------------------------------------------------------------------------ */

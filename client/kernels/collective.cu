@@ -46,11 +46,44 @@ DEVICE uint32_t line_bytes(const struct peer_call *c, uint64_t i)
 	return left < LL_LINE_DATA ? (uint32_t)left : LL_LINE_DATA;
 }
 
+#define SCALE_LINE(T, S, N, field, GET, PUT)                                                       \
+	UNROLLED for (uint32_t i = 0; i < (N); i++) x.field[i] =                                   \
+		PRODUCT(T, S, GET, PUT, x.field[i], by.field[0]);                                  \
+	break
+
+/* A line's elements times the rank's scalar. */
+COLD uint64_t line_scale(uint8_t type, uint64_t line, uint64_t scalar)
+{
+	const union line_values by = {.bits = scalar};
+	union line_values x = {.bits = line};
+	switch (type) {
+	case NCCLSVC_FLOAT32:
+		SCALE_LINE(float, float, 2, f32, SAME, SAME);
+	case NCCLSVC_FLOAT16:
+		SCALE_LINE(float, float, 4, u16, half_float, float_half);
+	case NCCLSVC_BFLOAT16:
+		SCALE_LINE(float, float, 4, u16, bf16_float, float_bf16);
+	case NCCLSVC_FLOAT64:
+		SCALE_LINE(double, double, 1, f64, SAME, SAME);
+	case NCCLSVC_INT8:
+	case NCCLSVC_UINT8:
+		SCALE_LINE(uint8_t, uint32_t, 8, u8, SAME, SAME);
+	case NCCLSVC_INT32:
+	case NCCLSVC_UINT32:
+		SCALE_LINE(uint32_t, uint32_t, 2, u32, SAME, SAME);
+	default:
+		SCALE_LINE(uint64_t, uint64_t, 1, u64, SAME, SAME);
+	}
+	return x.bits;
+}
+
 DEVICE void lines_load(const struct peer_call *c, const struct lines *l, uint64_t from,
 		       uint64_t data[LINES])
 {
 	EACH_LINE(l)
 	data[u] = bytes_load(from + line_of(l, u) * LL_LINE_DATA, line_bytes(c, line_of(l, u)));
+	if (c->redop == PEER_PREMULSUM)
+		EACH_LINE(l) data[u] = line_scale(c->type, data[u], c->scalar);
 }
 
 DEVICE void lines_store(const struct peer_call *c, const struct lines *l, uint64_t to,

@@ -15,6 +15,7 @@ enum offer {
 	OFFER_SRC_AT,
 	OFFER_DST,
 	OFFER_DST_AT,
+	OFFER_SCALAR,
 	OFFER_MAPPED, /* of two ranks in each word */
 	OFFER_WORDS = OFFER_MAPPED + PEER_RANKS / 2,
 };
@@ -58,6 +59,8 @@ DEVICE uint64_t offer_word(const struct work *w, unsigned word)
 		return c->dst_share;
 	case OFFER_DST_AT:
 		return c->dst_at;
+	case OFFER_SCALAR:
+		return c->scalar;
 	default:
 		return load64((const peer_atomic64 *)(c->staging[c->rank] + PEER_MAPPED) + word -
 			      OFFER_MAPPED);

@@ -53,6 +53,14 @@ DEVICE void span_copy(const struct span *s, const struct offers *o)
 #define EACH_VALUE(U, N)                                                                           \
 	UNROLLED for (uint32_t u = 0; u < (U); u++) UNROLLED for (uint32_t i = 0; i < (N); i++)
 
+/* Multiplies rank p's elements by its scalar. */
+#define PREMULTIPLY(T, S, N, U, field, GET, PUT, x, p)                                             \
+	if (c->redop == PEER_PREMULSUM) {                                                          \
+		const union vector_values by_ = {.bits = {o->words[p][OFFER_SCALAR]}};             \
+		EACH_VALUE(U, N)                                                                   \
+		(x)[u].field[i] = PRODUCT(T, S, GET, PUT, (x)[u].field[i], by_.field[0]);          \
+	}
+
 /* A vector has N elements of type T in its `field`; sums have type S, which wraps. Each thread
  * loads the vectors of the next rank before it reduces this rank's. FACTOR: what it multiplies each
  * element of a sum by; AFTER: what becomes of the sum. */
@@ -63,9 +71,11 @@ DEVICE void span_copy(const struct span *s, const struct offers *o)
 		LOAD(WHOLE, U, 0, x);                                                              \
 		if (c->nranks > 1)                                                                 \
 			LOAD(WHOLE, U, 1, y);                                                      \
+		PREMULTIPLY(T, S, N, U, field, GET, PUT, x, 0)                                     \
 		EACH_VALUE(U, N) all[u][i] = FACTOR(GET(x[u].field[i]));                           \
 		ROLLED for (unsigned p = 1; p < c->nranks; p++)                                    \
 		{                                                                                  \
+			PREMULTIPLY(T, S, N, U, field, GET, PUT, y, p)                             \
 			switch (c->redop) {                                                        \
 			case NCCLSVC_PROD:                                                         \
 				EACH_VALUE(U, N)                                                   \
@@ -130,15 +140,16 @@ DEVICE void floats_reduce(const struct span *s, const struct offers *o)
 #define TWO_FLOATS(W, U)  REDUCE_PAIR(W, 4, U, f32, SAME, SAME, SCALED)
 #define TWO_HALVES(W, U)  REDUCE_PAIR(W, 8, U, u16, half_float, float_half, SCALED)
 #define TWO_BFLOATS(W, U) REDUCE_PAIR(W, 8, U, u16, bf16_float, float_bf16, SCALED)
-	if (c->type == NCCLSVC_FLOAT32 && c->nranks == 2)
+	const bool two = c->nranks == 2 && c->redop != PEER_PREMULSUM;
+	if (c->type == NCCLSVC_FLOAT32 && two)
 		BATCHES(8, TWO_FLOATS);
 	else if (c->type == NCCLSVC_FLOAT32)
 		BATCHES(4, FLOATS);
-	else if (c->type == NCCLSVC_FLOAT16 && c->nranks == 2)
+	else if (c->type == NCCLSVC_FLOAT16 && two)
 		BATCHES(6, TWO_HALVES);
 	else if (c->type == NCCLSVC_FLOAT16)
 		BATCHES(4, HALVES);
-	else if (c->nranks == 2)
+	else if (two)
 		BATCHES(6, TWO_BFLOATS);
 	else
 		BATCHES(4, BFLOATS);

@@ -4,6 +4,7 @@
 
 #include "dropin_calls.h"
 
+#define CHECKED	  1
 #define BIT(type) (1u << (type))
 static const unsigned scaled_types = BIT(NCCLSVC_FLOAT32) | BIT(NCCLSVC_FLOAT16) |
 				     BIT(NCCLSVC_FLOAT64) | BIT(NCCLSVC_BFLOAT16) |
@@ -132,15 +133,25 @@ static void scaled_rank(struct client *c)
 	const ncclResult_t failed = dropin_fails(s.comm, WAIT_MS);
 	CHECK_SAYS(s.comm, "premulsum");
 	CHECK_EQ(failed, ncclInvalidUsage);
+	say(c, CHECKED); /* others might see this rank's end instead */
+	CHECK_EQ(hear(c), CHECKED);
 	member_close(&s);
 }
 
 static void test_scaled(void)
 {
-	ranks_run(ranks_count(), scaled_rank, NULL);
+	struct client ranks[RANKS_MAX];
+	struct daemon d;
+	const int n = ranks_count();
+	gpu_daemon_start(&d);
+	clients_start(ranks, n, &d, scaled_rank, NULL);
+	hear_all(ranks, n, CHECKED);
+	say_all(ranks, n, CHECKED);
+	ranks_end(ranks, n);
+	gpu_daemon_stop(&d);
 }
 
 const struct gpu_test nccl_redop_tests[] = {
-	{"nccl/premulsum", test_scaled, 2, 120, TEST_QUICK},
+	{"nccl/premulsum", test_scaled, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

@@ -107,6 +107,11 @@ class Service:
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=WAIT, check=False)
         return json.loads(done.stdout) if done.stdout else None
 
+    def said(self):
+        """The end of the daemons' log."""
+        with open(self.log.name, encoding="utf-8", errors="replace") as log:
+            return "".join(["the daemons' log:\n", *log.readlines()[-30:]])
+
     def stop(self):
         for pid in self.pids:
             os.kill(pid, signal.SIGCONT)
@@ -242,7 +247,7 @@ class Job:
         for pipe in self.pipes:
             if (word := pipe.recv() if pipe.poll(WAIT) else "nothing") != "ready":
                 self.end()
-                raise AssertionError(f"a rank did not begin: {word}")
+                raise AssertionError(f"a rank did not begin: {word}\n{service.said()}")
 
     def node(self, number):
         return number * self.service.nodes // self.size
@@ -428,7 +433,7 @@ class Cases(unittest.TestCase):
             for number in range(size):
                 error = job.error(number)
                 for what in says:
-                    self.assertIn(what.format(*(job.pid(n) for n in range(size))), error, f"rank {number}")
+                    self.assertIn(what.format(*(job.pid(n) for n in range(size))), error, f"rank {number}\n{service.said()}")
             self.row(name, service, began)
         finally:
             job.end()

@@ -305,28 +305,72 @@ static void in_place(void **unused)
 
 /* ---- Types ---- */
 
-/* Inputs of ranks 0 to 2, as bits of the type: 1.5, 2.5, -8, and the results. */
+/* Inputs of ranks 0 to 2, as bits of the type: 1.5, 2.5, -8; the results; and the ranks' scalars,
+ * 2, 3, 0.5. */
 static const struct {
 	unsigned type, redop, size;
-	uint64_t in[3], out;
+	uint64_t in[3], out, scalar[3];
 } types[] = {
-	{NCCLSVC_FLOAT16, NCCLSVC_SUM, 2, {0x3e00, 0x4100, 0xc800}, 0xc400},
-	{NCCLSVC_FLOAT16, NCCLSVC_MAX, 2, {0x3e00, 0x4100, 0xc800}, 0x4100},
-	{NCCLSVC_BFLOAT16, NCCLSVC_SUM, 2, {0x3fc0, 0x4020, 0xc100}, 0xc080},
-	{NCCLSVC_BFLOAT16, NCCLSVC_PROD, 2, {0x3fc0, 0x4020, 0xc100}, 0xc1f0},
-	{NCCLSVC_FLOAT32, NCCLSVC_MIN, 4, {0x3fc00000, 0x40200000, 0xc1000000}, 0xc1000000},
+	{NCCLSVC_FLOAT16, NCCLSVC_SUM, 2, {0x3e00, 0x4100, 0xc800}, 0xc400, {0}},
+	{NCCLSVC_FLOAT16, NCCLSVC_MAX, 2, {0x3e00, 0x4100, 0xc800}, 0x4100, {0}},
+	{NCCLSVC_BFLOAT16, NCCLSVC_SUM, 2, {0x3fc0, 0x4020, 0xc100}, 0xc080, {0}},
+	{NCCLSVC_BFLOAT16, NCCLSVC_PROD, 2, {0x3fc0, 0x4020, 0xc100}, 0xc1f0, {0}},
+	{NCCLSVC_FLOAT32, NCCLSVC_MIN, 4, {0x3fc00000, 0x40200000, 0xc1000000}, 0xc1000000, {0}},
 	{NCCLSVC_FLOAT64,
 	 NCCLSVC_SUM,
 	 8,
 	 {0x3ff8000000000000, 0x4004000000000000, 0xc020000000000000},
-	 0xc010000000000000},
-	{NCCLSVC_INT8, NCCLSVC_AVG, 1, {0x7f, 2, 0x80}, 0},
-	{NCCLSVC_INT8, NCCLSVC_MIN, 1, {1, 0xff, 5}, 0xff},
-	{NCCLSVC_UINT8, NCCLSVC_MAX, 1, {1, 0xff, 5}, 0xff},
-	{NCCLSVC_INT32, NCCLSVC_AVG, 4, {0xffffffff, 0xfffffffe, 0xfffffffa}, 0xfffffffd},
-	{NCCLSVC_UINT32, NCCLSVC_PROD, 4, {0x10000, 0x10001, 3}, 0x30000},
-	{NCCLSVC_INT64, NCCLSVC_MIN, 8, {5, UINT64_MAX, 7}, UINT64_MAX},
-	{NCCLSVC_UINT64, NCCLSVC_MIN, 8, {5, UINT64_MAX, 7}, 5},
+	 0xc010000000000000,
+	 {0}},
+	{NCCLSVC_INT8, NCCLSVC_AVG, 1, {0x7f, 2, 0x80}, 0, {0}},
+	{NCCLSVC_INT8, NCCLSVC_MIN, 1, {1, 0xff, 5}, 0xff, {0}},
+	{NCCLSVC_UINT8, NCCLSVC_MAX, 1, {1, 0xff, 5}, 0xff, {0}},
+	{NCCLSVC_INT32, NCCLSVC_AVG, 4, {0xffffffff, 0xfffffffe, 0xfffffffa}, 0xfffffffd, {0}},
+	{NCCLSVC_UINT32, NCCLSVC_PROD, 4, {0x10000, 0x10001, 3}, 0x30000, {0}},
+	{NCCLSVC_INT64, NCCLSVC_MIN, 8, {5, UINT64_MAX, 7}, UINT64_MAX, {0}},
+	{NCCLSVC_UINT64, NCCLSVC_MIN, 8, {5, UINT64_MAX, 7}, 5, {0}},
+	{NCCLSVC_FLOAT16,
+	 PEER_PREMULSUM,
+	 2,
+	 {0x3e00, 0x4100, 0xc800},
+	 0x4680,
+	 {0x4000, 0x4200, 0x3800}},
+	{NCCLSVC_BFLOAT16,
+	 PEER_PREMULSUM,
+	 2,
+	 {0x3fc0, 0x4020, 0xc100},
+	 0x40d0,
+	 {0x4000, 0x4040, 0x3f00}},
+	/* The product is rounded before the sum. */
+	{NCCLSVC_BFLOAT16,
+	 PEER_PREMULSUM,
+	 2,
+	 {0x3f81, 0x3b80, 0},
+	 0x3f82,
+	 {0x3f81, 0x3f80, 0x3f80}},
+	{NCCLSVC_FLOAT32,
+	 PEER_PREMULSUM,
+	 4,
+	 {0x3fc00000, 0x40200000, 0xc1000000},
+	 0x40d00000,
+	 {0x40000000, 0x40400000, 0x3f000000}},
+	{NCCLSVC_FLOAT64,
+	 PEER_PREMULSUM,
+	 8,
+	 {0x3ff8000000000000, 0x4004000000000000, 0xc020000000000000},
+	 0x401a000000000000,
+	 {0x4000000000000000, 0x4008000000000000, 0x3fe0000000000000}},
+	{NCCLSVC_INT8, PEER_PREMULSUM, 1, {0x7f, 2, 0x80}, 0x84, {2, 3, 0xff}},
+	{NCCLSVC_UINT8, PEER_PREMULSUM, 1, {1, 0xff, 5}, 0x18, {2, 3, 5}},
+	{NCCLSVC_INT32,
+	 PEER_PREMULSUM,
+	 4,
+	 {0xffffffff, 0xfffffffe, 0xfffffffa},
+	 22,
+	 {2, 3, 0xfffffffb}},
+	{NCCLSVC_UINT32, PEER_PREMULSUM, 4, {0x10000, 0x10001, 3}, 0x10007, {0x10000, 1, 2}},
+	{NCCLSVC_INT64, PEER_PREMULSUM, 8, {5, UINT64_MAX, 7}, (uint64_t)-28, {2, 3, (uint64_t)-5}},
+	{NCCLSVC_UINT64, PEER_PREMULSUM, 8, {5, UINT64_MAX, 7}, 42, {2, 3, 5}},
 };
 
 static void types_work(struct rank *r)
@@ -338,6 +382,7 @@ static void types_work(struct rank *r)
 		c.reduces = 1;
 		c.type = (uint8_t)types[t].type;
 		c.redop = (uint8_t)types[t].redop;
+		c.scalar = types[t].scalar[r->number];
 		for (unsigned i = 0; i < n; i++)
 			memcpy(r->src + i * size, &types[t].in[r->number], size);
 		kernel->run(c);

@@ -263,10 +263,11 @@ ncclsvc_result captured_groups_check(ncclsvc_session *s, const struct op *ops, u
 		/* By the time of a launch, another reduction with another scalar may have this
 		 * number. */
 		if (svc_op_reduces(record->op) && svc_redop_made(record->redop))
-			return error_set(NCCLSVC_UNSUPPORTED,
-					 "%s: premulsum cannot be captured into CUDA graphs: scale "
-					 "the input by a kernel, and use sum",
-					 svc_op_name(record->op));
+			return error_set(
+				NCCLSVC_UNSUPPORTED,
+				"%s: premulsum on NCCL cannot be captured into CUDA graphs: "
+				"scale the input by a kernel, and use sum",
+				svc_op_name(record->op));
 	}
 	return NCCLSVC_OK;
 }

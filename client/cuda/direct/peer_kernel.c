@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From operations to kernels: which kernel, its shape, and its argument. */
+#include <string.h>
+
 #include "core/comm_handle.h"
 #include "cuda/capture/capture_graph.h"
 #include "peer.h"
@@ -13,7 +15,7 @@
 
 static bool computes(const struct svc_record *r)
 {
-	return !svc_op_reduces(r->op) || (r->type <= NCCLSVC_BFLOAT16 && r->redop < SVC_REDOP_MADE);
+	return !svc_op_reduces(r->op) || r->type <= NCCLSVC_BFLOAT16;
 }
 
 static enum kernel choose_message(const struct op *op)
@@ -55,10 +57,18 @@ static uint64_t call_bytes(const struct op *op)
 	return svc_operation(r->op)->kind & SVC_OP_HAS_DATA ? r->count * svc_type_size(r->type) : 0;
 }
 
+_Static_assert(PEER_PREMULSUM == SVC_REDOP_MADE, "its name, wherever a header is shown");
+
+/* The members of an operation have reductions of different numbers. */
+static uint8_t redop_of(const struct svc_record *r)
+{
+	return svc_redop_made(r->redop) ? PEER_PREMULSUM : r->redop;
+}
+
 uint64_t peer_header_of(const struct svc_record *r)
 {
 	const bool peer = svc_op_has_root(r->op) || svc_op_is_p2p(r->op);
-	return peer_header(r->op, r->type, r->redop, peer ? (uint8_t)r->peer : 0, r->count);
+	return peer_header(r->op, r->type, redop_of(r), peer ? (uint8_t)r->peer : 0, r->count);
 }
 
 static uint8_t parts(const struct svc_operation *what)
@@ -111,7 +121,8 @@ static void describe(const struct op *op, struct peer_call *c)
 	}
 	ranks_describe(r, c);
 	c->type = r->type;
-	c->redop = r->redop;
+	c->redop = redop_of(r);
+	memcpy(&c->scalar, op->scalar, sizeof(c->scalar));
 	c->header = peer_header_of(r);
 }
 
