@@ -51,6 +51,7 @@ static void on_beat(uv_timer_t *timer)
 	DL_FOREACH (c->links, l)
 		l->since_ns = slept ? now : l->since_ns;
 	end_late_hellos(c, now);
+	link_accept_again(c);
 	c->beat_ns = now;
 }
 

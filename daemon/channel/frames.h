@@ -25,6 +25,7 @@ struct link {
 	bool finished;	     /* the other side no longer needs it */
 	const char *failure; /* why it must be lost; NULL: it must not */
 	uint64_t since_ns;
+	uint8_t address[16]; /* of a stranger */
 	struct frame *queue; /* what is to be sent once it is ready */
 	size_t queued;
 	size_t used, room; /* of buffer */
@@ -53,10 +54,21 @@ void frames_free(struct link *l);
 
 /* ---- link.c ---- */
 
+/* NULL: there is no memory. */
+struct link *link_new(struct cluster *c, bool opened);
+/* The connection stands: reads what comes. */
+void link_read(struct link *l);
 /* Connects to the node. NULL: there is no memory. Other failures are told later. */
 struct link *link_open(struct cluster *c, uint32_t node);
 void link_close(struct link *l);
+/* Handles kept messages, and connections that have failed. */
+void link_on_kept(uv_async_t *async);
 /* Closes it; its node, if known, is lost. */
 void link_lose(struct link *l, const char *why);
+
+/* ---- accept.c ---- */
+
+/* Accepts one that there was no memory for. */
+void link_accept_again(struct cluster *c);
 
 #endif

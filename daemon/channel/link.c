@@ -16,9 +16,8 @@
 #include "frames.h"
 #include "proto/wire.h"
 
-#define LINK_MAGIC    UINT32_C(0x6e6f6465)
-#define STRANGERS_MAX 64	 /* unidentified connections */
-#define CHUNK	      (16 << 10) /* bytes that are read at a time */
+#define LINK_MAGIC UINT32_C(0x6e6f6465)
+#define CHUNK	   (16 << 10) /* bytes that are read at a time */
 
 /* A message that came before the server existed. */
 struct kept_message {
@@ -54,7 +53,7 @@ void link_close(struct link *l)
 	n->carried &= n->in || n->out; /* its end would not be noticed any more */
 }
 
-/* A stranger costs others nothing, and may come often. */
+/* Strangers (accept.c) may come often. */
 static void refuse(struct link *l, const char *why)
 {
 	struct cluster *c = l->cluster;
@@ -64,10 +63,21 @@ static void refuse(struct link *l, const char *why)
 	link_close(l);
 }
 
+/* A node may be down for long, while its jobs try again. */
+static void log_unreachable(struct node *n, uint32_t node, const char *why)
+{
+	n->attempts++;
+	if (!(n->attempts & (n->attempts - 1)))
+		log_error("node %u (%s): cannot connect to its daemon: %s (%u attempts so far)",
+			  node, n->shown, why, n->attempts);
+}
+
 static void log_lost(const struct cluster *c, uint32_t node, const char *why)
 {
-	const struct node *n = &c->nodes[node];
-	if (n->left)
+	struct node *n = &c->nodes[node];
+	if (!n->greeted)
+		log_unreachable(n, node, why);
+	else if (n->left)
 		log_info("node %u (%s): its daemon (pid %d) has exited", node, n->shown,
 			 n->info.pid);
 	else
@@ -89,6 +99,7 @@ static void lose_node(struct cluster *c, uint32_t node, const char *why, bool ag
 	n->here += CARRIER_NODES;
 	n->lost_ns = clock_now();
 	log_lost(c, node, why);
+	n->greeted = false;
 	if (c->callbacks)
 		c->callbacks->node_lost(c->owner, node);
 }
@@ -271,6 +282,8 @@ static void note_info(const struct cluster *c, struct node *n, const struct cont
 	memcpy(n->info.version, h->version, sizeof(n->info.version));
 	n->there = h->label;
 	n->gone = n->left = false;
+	n->greeted = true;
+	n->attempts = 0;
 	n->last_seen_ns = clock_now();
 	cluster_show(c, n);
 }
@@ -336,7 +349,7 @@ void link_handle_kept(struct cluster *c)
 	}
 }
 
-static void on_kept(uv_async_t *async)
+void link_on_kept(uv_async_t *async)
 {
 	link_handle_kept(async->data);
 	lose_failed(async->data);
@@ -453,7 +466,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 
 /* ---- Connecting ---- */
 
-static struct link *new_link(struct cluster *c, bool opened)
+struct link *link_new(struct cluster *c, bool opened)
 {
 	struct link *l = calloc(1, sizeof(*l));
 	if (!l || !(l->tls = tls_new(c->site, !opened))) {
@@ -484,32 +497,8 @@ static void watch_for_silence(struct link *l)
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
 }
 
-/* A node identifies itself at once. If too many connections have not, the oldest is closed. */
-static void limit_strangers(struct cluster *c)
+void link_read(struct link *l)
 {
-	struct link *l, *oldest = NULL;
-	unsigned strangers = 0;
-	DL_FOREACH (c->links, l) {
-		if (l->greeted || l->closing || l->opened)
-			continue;
-		oldest = oldest ? oldest : l;
-		strangers++;
-	}
-	if (strangers > STRANGERS_MAX)
-		link_lose(oldest, "too many connections");
-}
-
-static void on_connection(uv_stream_t *listener, int status)
-{
-	struct cluster *c = listener->data;
-	struct link *l = status < 0 ? NULL : new_link(c, false);
-	if (!l)
-		return;
-	if (uv_accept(listener, (uv_stream_t *)&l->tcp)) {
-		link_lose(l, "it cannot be accepted");
-		return;
-	}
-	limit_strangers(c);
 	watch_for_silence(l);
 	uv_read_start((uv_stream_t *)&l->tcp, on_room, on_read);
 }
@@ -525,8 +514,7 @@ static void on_connected(uv_connect_t *request, int status)
 		link_lose(l, uv_strerror(status));
 		return;
 	}
-	watch_for_silence(l);
-	uv_read_start((uv_stream_t *)&l->tcp, on_room, on_read);
+	link_read(l);
 	frames_pump(l);
 }
 
@@ -542,7 +530,7 @@ static int connect_to(struct link *l, const struct node_info *to)
 struct link *link_open(struct cluster *c, uint32_t node)
 {
 	struct node *n = &c->nodes[node];
-	struct link *l = new_link(c, true);
+	struct link *l = link_new(c, true);
 	if (!l)
 		return NULL;
 	l->node = node;
@@ -552,47 +540,6 @@ struct link *link_open(struct cluster *c, uint32_t node)
 	if (error)
 		link_fail(l, uv_strerror(error));
 	return l;
-}
-
-static void choose_port(struct sockaddr_storage *at, uint16_t port)
-{
-	if (at->ss_family == AF_INET6)
-		((struct sockaddr_in6 *)at)->sin6_port = htons(port);
-	else
-		((struct sockaddr_in *)at)->sin_port = htons(port);
-}
-
-int link_listen(struct cluster *c, const char *address, uint16_t port)
-{
-	struct sockaddr_storage at = {.ss_family = AF_INET};
-	struct node_info *info = &c->nodes[c->me].info;
-	int size = sizeof(at), error;
-	c->protocol_min = LINK_PROTOCOL_MIN;
-	c->protocol_max = LINK_PROTOCOL_MAX;
-	c->listener.data = c->timer.data = c->kept.data = c;
-	uv_tcp_init(c->loop, &c->listener);
-	uv_timer_init(c->loop, &c->timer);
-	uv_async_init(c->loop, &c->kept, on_kept);
-	if (uv_ip4_addr(address, 0, (struct sockaddr_in *)&at) &&
-	    uv_ip6_addr(address, 0, (struct sockaddr_in6 *)&at)) {
-		log_error("cluster_interface: '%s' is not an IP address", address);
-		return -1;
-	}
-	choose_port(&at, port);
-	error = uv_tcp_bind(&c->listener, (struct sockaddr *)&at, 0);
-	if (!error)
-		error = uv_listen((uv_stream_t *)&c->listener, 128, on_connection);
-	if (!error)
-		error = uv_tcp_getsockname(&c->listener, (struct sockaddr *)&at, &size);
-	if (error) {
-		log_error("cannot listen on %s port %u for the other nodes: %s", address, port,
-			  uv_strerror(error));
-		return -1;
-	}
-	info->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-						    : ((struct sockaddr_in *)&at)->sin_port);
-	snprintf(info->address, sizeof(info->address), "%s", address);
-	return 0;
 }
 
 /* ---- The end ---- */

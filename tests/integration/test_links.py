@@ -314,9 +314,14 @@ class LinksTest(LinksCase):
             raw.sendall(b"\x16\x03\x01\x40\x00\x01\x00\x40\x00".ljust(16384, b"\0"))
             with self.assertRaises(TimeoutError):
                 raw.recv(1)
+        # Too many from one address cost others nothing that are slow to identify themselves.
+        slow = socket.create_connection(("127.0.0.1", nodes[0].port), 0.5, ("127.0.0.3", 0))
         silent = [socket.create_connection(("127.0.0.1", nodes[0].port), WAIT) for _ in range(100)]
+        self.assertEqual(silent[0].recv(1), b"")
+        with self.assertRaises(TimeoutError):
+            slow.recv(1)
         job.goes_on()
-        for one in silent:
+        for one in slow, *silent:
             one.close()
         self.assertIn("refused a connection to the port for other nodes", nodes[0].log())
 
