@@ -144,10 +144,10 @@ static void on_session_known(void *owner, struct session *c)
 	comm_session_known(c);
 }
 
-static bool on_unshare(void *owner, struct session *c, uint32_t region, uint32_t serial)
+static bool on_unshare(void *owner, struct session *c, uint32_t region, uint32_t request_id)
 {
 	struct server *s = owner;
-	return shares_drop(&s->comms, c, region, serial);
+	return shares_drop(&s->comms, c, region, request_id);
 }
 
 static void on_region_gone(void *owner, struct mapping *m)

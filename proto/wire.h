@@ -4,9 +4,9 @@
  * them in words. One datagram is one message: a header, then one struct. Integers are in the
  * machine's byte order (both ends share a kernel). Reserved fields are zero, and checked.
  *
- * Every request gets exactly one reply, with the request's serial: opcode | SVC_REPLY and either
+ * Every request gets exactly one reply, with the request's id: opcode | SVC_REPLY and either
  * result 0 and the reply's struct, or a negative result and struct svc_error. Replies may come in a
- * different order than requests. Events are unsolicited, with serial 0.
+ * different order than requests. Events are unsolicited, with request id 0.
  *
  * Versions. A build speaks all versions from SVC_PROTOCOL_MIN to SVC_PROTOCOL_MAX (svc_limits.h).
  * HELLO selects the highest version that both sides speak; struct session of the daemon and struct
@@ -51,8 +51,8 @@ struct svc_header {
 	uint32_t length; /* of the whole message, this header included */
 	uint16_t opcode;
 	uint16_t reserved;
-	uint32_t serial; /* chosen by the client, echoed in the reply */
-	int32_t result;	 /* ncclsvc_result in replies, else 0 */
+	uint32_t request_id; /* chosen by the client, echoed in the reply */
+	int32_t result;	     /* ncclsvc_result in replies, else 0 */
 };
 
 enum svc_opcode {

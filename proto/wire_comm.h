@@ -99,9 +99,9 @@ struct svc_staging {
 };
 
 /* Cancels an unanswered JOIN of this session: the rank is free at once, and the JOIN is answered
- * with CANCELLED. NOT_FOUND: no JOIN with this serial is waiting. */
+ * with CANCELLED. NOT_FOUND: no JOIN with this request id is waiting. */
 struct svc_join_cancel {
-	uint32_t serial;
+	uint32_t request_id;
 	uint32_t reserved;
 };
 

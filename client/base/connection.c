@@ -157,7 +157,7 @@ static ncclsvc_result exchange(const struct connection *c, unsigned opcode, cons
 			return said_bye(a);
 		if (!(a->header.opcode & SVC_REPLY))
 			continue;
-		if (a->header.opcode != (opcode | SVC_REPLY) || a->header.serial != opcode) {
+		if (a->header.opcode != (opcode | SVC_REPLY) || a->header.request_id != opcode) {
 			svc_close_fds(a->fds, a->nfds);
 			return error_set(NCCLSVC_PROTOCOL,
 					 "the daemon answered a different request");

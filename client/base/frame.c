@@ -33,9 +33,9 @@ static bool check_reply(unsigned version, const struct svc_header *h, const void
 			 version);
 		return false;
 	}
-	if (h->result > 0 || !h->serial) {
-		snprintf(text, SVC_TEXT_BYTES, "the reply to %s has result %d and serial %u",
-			 shape->name, h->result, h->serial);
+	if (h->result > 0 || !h->request_id) {
+		snprintf(text, SVC_TEXT_BYTES, "the reply to %s has result %d and request_id %u",
+			 shape->name, h->result, h->request_id);
 		return false;
 	}
 	bool submit = opcode == SVC_SUBMIT;
@@ -58,7 +58,7 @@ static bool check_event(unsigned version, const struct svc_header *h, size_t len
 			char *text)
 {
 	const struct svc_shape *shape = svc_event_of(version, h->opcode);
-	if ((!shape || length == shape->reply) && !nfds && !h->serial)
+	if ((!shape || length == shape->reply) && !nfds && !h->request_id)
 		return true;
 	snprintf(text, SVC_TEXT_BYTES, "event %#x is malformed", h->opcode);
 	return false;
@@ -83,7 +83,7 @@ bool frame_check(const struct connection *c, const void *message, size_t length,
 	return check_event(c->version, header, length - sizeof(*header), nfds, text);
 }
 
-int frame_send(const struct connection *c, unsigned opcode, uint32_t serial, const void *body,
+int frame_send(const struct connection *c, unsigned opcode, uint32_t request_id, const void *body,
 	       int fd)
 {
 	_Alignas(8) unsigned char message[SVC_MESSAGE_MAX];
@@ -94,7 +94,7 @@ int frame_send(const struct connection *c, unsigned opcode, uint32_t serial, con
 	struct svc_header h = {
 		.length = (uint32_t)(sizeof(h) + size),
 		.opcode = (uint16_t)opcode,
-		.serial = serial,
+		.request_id = request_id,
 	};
 	memcpy(message, &h, sizeof(h));
 	memcpy(message + sizeof(h), body, size);

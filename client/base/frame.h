@@ -15,7 +15,7 @@ bool frame_check(const struct connection *c, const void *message, size_t length,
 		 struct svc_header *header, char *text);
 /* Sends one request. Returns 0 or -errno; -EOPNOTSUPP means that the daemon's protocol version
  * lacks this request. Never blocks. */
-int frame_send(const struct connection *c, unsigned opcode, uint32_t serial, const void *body,
+int frame_send(const struct connection *c, unsigned opcode, uint32_t request_id, const void *body,
 	       int fd);
 /* Like svc_recv, but never blocks. The buffer holds at least SVC_MESSAGE_MAX bytes, and a shorter
  * message is followed by zeros. */

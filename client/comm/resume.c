@@ -310,10 +310,11 @@ static bool send_waiting(ncclsvc_session *s, const struct call *c)
 {
 	struct pollfd p = {.fd = s->connection->sock, .events = POLLOUT};
 	const uint64_t deadline = deadline_in(SEND_MS);
-	int sent = frame_send(s->connection, c->opcode, c->serial, c->request, c->request_fd);
+	int sent = frame_send(s->connection, c->opcode, c->request_id, c->request, c->request_fd);
 	while (sent == -EAGAIN && now_ns() < deadline) {
 		poll(&p, 1, deadline_left_ms(deadline));
-		sent = frame_send(s->connection, c->opcode, c->serial, c->request, c->request_fd);
+		sent = frame_send(s->connection, c->opcode, c->request_id, c->request,
+				  c->request_fd);
 	}
 	return !sent;
 }
@@ -324,12 +325,12 @@ static bool is_late(unsigned opcode)
 	return opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT || opcode == SVC_DESCRIBE;
 }
 
-/* before: the first serial of the new connection. */
+/* before: the first request id of the new connection. */
 static bool send_again(ncclsvc_session *s, uint32_t before, bool late)
 {
 	for (struct call **at = &s->calls; *at;) {
 		struct call *c = *at;
-		if (c->serial >= before || is_late(c->opcode) != late) {
+		if (c->request_id >= before || is_late(c->opcode) != late) {
 			at = &c->next;
 			continue;
 		}
@@ -411,7 +412,7 @@ static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_
 static ncclsvc_result resume(ncclsvc_session *s)
 {
 	struct exchange *x = NULL;
-	const uint32_t before = s->serial + 1;
+	const uint32_t before = s->request_id + 1;
 	say(s, SVC_RESUME_SESSION, 0, 0);
 	ncclsvc_result r = memory_again(s);
 	if (r)

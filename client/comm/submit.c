@@ -166,7 +166,8 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 
 static int send_record(ncclsvc_session *s, const struct op *op)
 {
-	return frame_send(s->connection, SVC_SUBMIT, task_serial(s->tasks.next), &op->record, -1);
+	return frame_send(s->connection, SVC_SUBMIT, task_request_id(s->tasks.next), &op->record,
+			  -1);
 }
 
 /* Once a group has begun, it must be sent completely, or the session is over. */

@@ -12,7 +12,7 @@ bool call_forget(ncclsvc_session *s, unsigned opcode, const void *body)
 	/* If the socket's buffer is full, what the request would free lives until the session ends.
 	 */
 	const bool sent = !s->lost && s->away != AWAY_GONE &&
-			  !frame_send(s->connection, opcode, SERIAL_FORGET, body, -1);
+			  !frame_send(s->connection, opcode, REQUEST_ID_FORGET, body, -1);
 	s->forgotten += sent;
 	return sent;
 }
@@ -30,7 +30,8 @@ static void give_up(struct call **at, const char *text)
 static bool cancel_join(ncclsvc_session *s, const struct call *c)
 {
 	return c->opcode == SVC_JOIN &&
-	       call_forget(s, SVC_JOIN_CANCEL, &(struct svc_join_cancel){.serial = c->serial});
+	       call_forget(s, SVC_JOIN_CANCEL,
+			   &(struct svc_join_cancel){.request_id = c->request_id});
 }
 
 /* The abandoned call's thread may be the reader, asleep in poll; this request's answer wakes it. */

@@ -8,11 +8,11 @@
 #include "base/error.h"
 #include "proto/wire.h"
 
-#define SERIAL_MAX    UINT32_C(0x7fffffff) /* larger serials are tasks' */
-#define SERIAL_FORGET SERIAL_MAX	   /* the answer is dropped */
+#define REQUEST_ID_MAX	  UINT32_C(0x7fffffff) /* larger ids are tasks' */
+#define REQUEST_ID_FORGET REQUEST_ID_MAX       /* the answer is dropped */
 
 struct call {
-	uint32_t serial;
+	uint32_t request_id;
 	uint16_t opcode;
 	bool done;
 	uint32_t comm_key; /* key of the communicator it rejoins, which may be left meanwhile */

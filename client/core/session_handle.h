@@ -75,7 +75,7 @@ struct ncclsvc_session {
 	struct spin spin;   /* for waits for tasks */
 
 	uint32_t list_node; /* 1 + the node whose lists are asked for; 0: the daemon's own */
-	uint32_t serial;
+	uint32_t request_id;
 	struct call *calls;
 	uint32_t forgotten; /* unanswered requests whose answers are dropped */
 	struct tasks tasks;

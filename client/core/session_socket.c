@@ -49,7 +49,7 @@ static void give_back(ncclsvc_session *s, const struct svc_header *h, const void
 	struct svc_join_reply joined;
 	struct svc_region_reply added;
 	struct svc_plan_reply plan;
-	if (h->result || h->serial == SERIAL_FORGET)
+	if (h->result || h->request_id == REQUEST_ID_FORGET)
 		return;
 	switch (h->opcode & ~SVC_REPLY) {
 	case SVC_JOIN:
@@ -77,11 +77,11 @@ static void take_reply(ncclsvc_session *s, const struct svc_header *h, const voi
 		       size_t length, int *fds, unsigned nfds)
 {
 	struct call **at = &s->calls;
-	while (*at && (*at)->serial != h->serial)
+	while (*at && (*at)->request_id != h->request_id)
 		at = &(*at)->next;
 	struct call *c = *at;
 	if (!c) {
-		s->forgotten -= h->serial == SERIAL_FORGET && s->forgotten;
+		s->forgotten -= h->request_id == REQUEST_ID_FORGET && s->forgotten;
 		svc_close_fds(fds, nfds);
 		give_back(s, h, body);
 		return;
@@ -147,9 +147,9 @@ static bool receive(ncclsvc_session *s)
 	size_t length = (size_t)n - sizeof(h);
 	if (!(h.opcode & SVC_REPLY))
 		take_event(s, &h, body);
-	else if (h.serial <= SERIAL_MAX)
+	else if (h.request_id <= REQUEST_ID_MAX)
 		take_reply(s, &h, body, length, fds, mine);
-	else if (!task_answer(s, h.serial, body, length, h.result))
+	else if (!task_answer(s, h.request_id, body, length, h.result))
 		session_lose(s, "the daemon broke the protocol: it answered an unknown task");
 	return true;
 }
@@ -189,7 +189,7 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 			  int fd, uint64_t deadline)
 {
 	call->opcode = (uint16_t)opcode;
-	call->serial = s->serial = s->serial % (SERIAL_FORGET - 1) + 1;
+	call->request_id = s->request_id = s->request_id % (REQUEST_ID_FORGET - 1) + 1;
 	call->done = false;
 	call->result = 0;
 	call->fd = -1;
@@ -200,7 +200,7 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 			r = session_check(s);
 		if (r)
 			return r;
-		int sent = frame_send(s->connection, opcode, call->serial, body, fd);
+		int sent = frame_send(s->connection, opcode, call->request_id, body, fd);
 		if (!sent)
 			break;
 		if (sent == -EPIPE || sent == -ECONNRESET) {

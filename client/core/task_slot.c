@@ -13,7 +13,7 @@
 #include "session_handle.h"
 #include "session_timeline.h"
 
-#define TASK_SERIAL UINT32_C(0x80000000)
+#define TASK_REQUEST_ID UINT32_C(0x80000000)
 
 #define SPOILED                                                                                    \
 	"the process was checkpointed before the end of this task was seen: its result may be in " \
@@ -37,9 +37,9 @@ void tasks_restart(struct tasks *t)
 }
 
 /* The low bits suffice, because all pending tasks lie within one ring's length. */
-uint32_t task_serial(uint64_t task)
+uint32_t task_request_id(uint64_t task)
 {
-	return TASK_SERIAL | (uint32_t)task;
+	return TASK_REQUEST_ID | (uint32_t)task;
 }
 
 uint64_t tasks_first_pending(const struct tasks *t)
@@ -90,11 +90,12 @@ void task_arrive_failed(ncclsvc_session *s, struct slot *slot, int result, const
 	task_arrive(s, slot, text);
 }
 
-bool task_answer(ncclsvc_session *s, uint32_t serial, const void *body, size_t length, int result)
+bool task_answer(ncclsvc_session *s, uint32_t request_id, const void *body, size_t length,
+		 int result)
 {
 	struct tasks *t = &s->tasks;
 	uint64_t last = t->next - 1;
-	uint64_t task = last - (((uint32_t)last - serial) & (TASK_SERIAL - 1));
+	uint64_t task = last - (((uint32_t)last - request_id) & (TASK_REQUEST_ID - 1));
 	struct slot *slot = task_slot(t, task);
 	if (slot->number != task || slot->state != SLOT_PENDING || !s->options.no_ring)
 		return false;

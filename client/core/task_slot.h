@@ -74,8 +74,9 @@ void task_arrive(ncclsvc_session *s, struct slot *slot, const char *text);
 /* PENDING to ARRIVED: it failed before it reached the daemon, or without an answer. Locked. */
 void task_arrive_failed(ncclsvc_session *s, struct slot *slot, int result, const char *text);
 /* Handles the answer to a SUBMIT. Locked. */
-bool task_answer(ncclsvc_session *s, uint32_t serial, const void *body, size_t length, int result);
-uint32_t task_serial(uint64_t task);
+bool task_answer(ncclsvc_session *s, uint32_t request_id, const void *body, size_t length,
+		 int result);
+uint32_t task_request_id(uint64_t task);
 /* Whether an ended task's slot still holds it, and it did not fail. Locked. */
 static inline bool task_went_well(const struct tasks *t, uint64_t task)
 {

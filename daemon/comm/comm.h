@@ -141,7 +141,7 @@ void comm_epoch_dirty(struct comms *s, uint32_t slot);
 /* ---- refuse.c ---- */
 
 /* Answers a JOIN with this error, which is reported to those that wait for the rank. */
-void comm_turn_away(struct session *c, struct communicator *m, uint32_t serial, int32_t rank,
+void comm_turn_away(struct session *c, struct communicator *m, uint32_t request_id, int32_t rank,
 		    int result, const char *format, ...) __attribute__((format(printf, 6, 7)));
 void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const char *text);
 /* Answers every waiting JOIN with this error; rank: the one at fault, or -1. Tells other nodes that
@@ -171,15 +171,16 @@ void comm_epoch_gone(struct comms *s, uint32_t slot);
 
 /* ---- join.c, leave.c, world.c ---- */
 
-void comm_join(struct comms *s, struct session *c, uint32_t serial, const struct svc_join *request);
-void comm_leave(struct session *c, uint32_t serial, uint32_t handle);
-void comm_abort(struct session *c, uint32_t serial, const struct svc_abort *request);
-/* join: serial of the request to cancel. */
-void comm_join_cancel(struct session *c, uint32_t serial, uint32_t join);
+void comm_join(struct comms *s, struct session *c, uint32_t request_id,
+	       const struct svc_join *request);
+void comm_leave(struct session *c, uint32_t request_id, uint32_t handle);
+void comm_abort(struct session *c, uint32_t request_id, const struct svc_abort *request);
+/* join: id of the request to cancel. */
+void comm_join_cancel(struct session *c, uint32_t request_id, uint32_t join);
 /* Frees the ranks of a session that ends, until that time at the latest. True: all are free. */
 bool comm_session_gone(struct comms *s, struct session *c, uint64_t until_ns);
 int comm_create_world(struct comms *s);
-void world_tell(struct comms *s, struct session *c, uint32_t serial);
+void world_tell(struct comms *s, struct session *c, uint32_t request_id);
 
 /* ---- expire.c ---- */
 

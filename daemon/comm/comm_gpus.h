@@ -39,14 +39,14 @@ uint32_t comm_nccl_state(const struct communicator *m); /* ncclsvc_comm_nccl */
 void comm_nccl_not_given(struct communicator *m, int result, const char *why);
 
 /* redop.c: reductions that members create. */
-void comm_redop_add(struct comms *s, struct session *c, uint32_t serial,
+void comm_redop_add(struct comms *s, struct session *c, uint32_t request_id,
 		    const struct svc_redop_add *r);
 /* m has an NCCL communicator: asks for the reductions that waited for it. */
 void comm_redops_add(struct communicator *m);
 /* The epoch is over, or the daemon ends. */
 void comm_redops_refuse(struct communicator *m);
 void comm_redops_free_all(struct comms *s);
-void comm_redop_del(struct comms *s, struct session *c, uint32_t serial,
+void comm_redop_del(struct comms *s, struct session *c, uint32_t request_id,
 		    const struct svc_redop_del *r);
 
 #endif

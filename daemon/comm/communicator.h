@@ -24,7 +24,7 @@ struct member {
 	uint32_t state;		  /* ncclsvc_member_state */
 	struct session *session;  /* NULL: absent or dead */
 	uint32_t handle;	  /* in session->memberships */
-	uint32_t serial;	  /* of the JOIN that waits */
+	uint32_t request_id;	  /* of the JOIN that waits */
 	struct deadline deadline; /* of that; in comms->joins if there is one */
 	uint64_t since_ns;	  /* when it sent JOIN */
 	int32_t pid;		  /* the last holder's */
@@ -47,7 +47,7 @@ struct split_request {
 	bool here;
 	int32_t colour, key;
 	uint32_t staging; /* region */
-	uint32_t serial;
+	uint32_t request_id;
 	uint64_t deadline_ns, since_ns;
 	bool overdue; /* it was asked who is missing */
 	char label[NCCLSVC_NAME_BYTES];
@@ -59,7 +59,7 @@ enum barrier_state { BARRIER_NONE, BARRIER_READY, BARRIER_OVER };
 struct commit {
 	bool here;
 	bool overdue; /* the coordinator was asked which ranks are missing */
-	uint32_t serial;
+	uint32_t request_id;
 	uint64_t deadline_ns, since_ns;
 };
 

@@ -16,7 +16,7 @@
 
 #define UNREACHED_MAX 64 /* nodes of one tenant's JOINs that have not answered */
 
-static bool check_join(struct comms *s, struct session *c, uint32_t serial,
+static bool check_join(struct comms *s, struct session *c, uint32_t request_id,
 		       const struct svc_join *j)
 {
 	const char *wrong = NULL;
@@ -37,16 +37,16 @@ static bool check_join(struct comms *s, struct session *c, uint32_t serial,
 	else if (!svc_label_ok(j->label, sizeof(j->label)))
 		wrong = "the label is not printable ASCII of at most 47 characters";
 	if (wrong) {
-		session_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
+		session_error(c, SVC_JOIN, request_id, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
 		return false;
 	}
 	if (j->device != SVC_DEVICE_HOST && !gpu_find(s->gpus, j->device)) {
-		session_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
+		session_error(c, SVC_JOIN, request_id, NCCLSVC_UNSUPPORTED,
 			      "this daemon has no device %d (host ranks are -1)", j->device);
 		return false;
 	}
 	if (j->device != SVC_DEVICE_HOST && world) {
-		session_error(c, SVC_JOIN, serial, NCCLSVC_UNSUPPORTED,
+		session_error(c, SVC_JOIN, request_id, NCCLSVC_UNSUPPORTED,
 			      "the world has only host ranks (device -1)");
 		return false;
 	}
@@ -55,17 +55,17 @@ static bool check_join(struct comms *s, struct session *c, uint32_t serial,
 	if (most < PEER_RANKS) /* on the direct transport, ranks can share a GPU */
 		most = PEER_RANKS;
 	if (j->device != SVC_DEVICE_HOST && (uint32_t)j->nranks > most) {
-		session_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_JOIN, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "nranks is %d, but the GPUs of %s serve at most %u ranks", j->nranks,
 			      together ? "all nodes" : "this node", most);
 		return false;
 	}
 	if (!world && j->nranks > SVC_HOST_RANKS_MAX) {
-		session_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+		session_error(c, SVC_JOIN, request_id, NCCLSVC_LIMIT,
 			      "a communicator has at most %d ranks", SVC_HOST_RANKS_MAX);
 		return false;
 	}
-	return peer_staging_fits(c, SVC_JOIN, serial, j->device, j->staging);
+	return peer_staging_fits(c, SVC_JOIN, request_id, j->device, j->staging);
 }
 
 /* Which side is wrong nobody knows: "rank 0 (pid 7) and 2 more say" */
@@ -105,20 +105,20 @@ static bool may_take_over(const struct communicator *m, const struct account *a)
 	return !m->occupied && (m->world || (user && !epoch_held(&m->life)));
 }
 
-static void refuse_tenant(struct session *c, const struct communicator *m, uint32_t serial)
+static void refuse_tenant(struct session *c, const struct communicator *m, uint32_t request_id)
 {
 	const struct account *owner = m->account, *a = c->account;
 	const bool user = owner->tenant.uid == a->tenant.uid;
 	report_refused_tenant(m, c);
 	session_error(
-		c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
+		c, SVC_JOIN, request_id, NCCLSVC_PERMISSION,
 		"communicator %s belongs to user %s; pid %d is of user %s: set NCCLSVC_ADMIT=%s "
 		"in all its processes to admit it",
 		m->label, owner->owner, c->pid, a->owner, user ? "user" : "any");
 }
 
 /* Returns the communicator that a JOIN names, created if needed; NULL after an error was sent. */
-static struct communicator *find_or_create(struct comms *s, struct session *c, uint32_t serial,
+static struct communicator *find_or_create(struct comms *s, struct session *c, uint32_t request_id,
 					   const struct svc_join *j)
 {
 	struct communicator *m = NULL;
@@ -130,14 +130,14 @@ static struct communicator *find_or_create(struct comms *s, struct session *c, u
 	if (m && m->account != c->account && may_take_over(m, c->account))
 		comm_hand_over(m, c->account);
 	if (m && !admits(m, c->account)) {
-		refuse_tenant(c, m, serial);
+		refuse_tenant(c, m, request_id);
 		return NULL;
 	}
 	if (m && !(j->flags & SVC_JOIN_WORLD) && m->nranks != (uint32_t)j->nranks) {
 		if (m->occupied || epoch_held(&m->life) || m->start || m->world) {
 			char others[96];
 			name_others(m, others, sizeof(others));
-			comm_turn_away(c, m, serial, j->rank, NCCLSVC_MISMATCH,
+			comm_turn_away(c, m, request_id, j->rank, NCCLSVC_MISMATCH,
 				       "nranks differs: rank %d (pid %d) says %d, %s %u", j->rank,
 				       c->pid, j->nranks, others, m->nranks);
 			return NULL;
@@ -147,7 +147,7 @@ static struct communicator *find_or_create(struct comms *s, struct session *c, u
 	}
 	int result;
 	if (!m && !(m = comm_create(s, j->id, (uint32_t)j->nranks, c->account, &result, text)))
-		session_error(c, SVC_JOIN, serial, result, "%s", text);
+		session_error(c, SVC_JOIN, request_id, result, "%s", text);
 	if (m && !m->occupied && m->account == c->account)
 		m->admit = admit_of(j);
 	return m;
@@ -155,7 +155,7 @@ static struct communicator *find_or_create(struct comms *s, struct session *c, u
 
 /* Two members may share a GPU if kernels can run all their operations. An epoch keeps its members'
  * staging memory, so it is unknown here whether a member of the last one has kernels. */
-static bool gpu_fits(struct session *c, struct communicator *m, uint32_t serial,
+static bool gpu_fits(struct session *c, struct communicator *m, uint32_t request_id,
 		     const struct svc_join *j, int32_t rank)
 {
 	for (uint32_t k = 0; !m->comms->gpus->staging && k < m->nranks; k++) {
@@ -168,7 +168,7 @@ static bool gpu_fits(struct session *c, struct communicator *m, uint32_t serial,
 									 : -1;
 		if (without < 0)
 			continue;
-		comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
+		comm_turn_away(c, m, request_id, rank, NCCLSVC_MISMATCH,
 			       "ranks %u (pid %d) and %d (pid %d) both use GPU %d. NCCL refuses "
 			       "that; only the direct transport does not, but rank %d does not use "
 			       "it (NCCLSVC_PEER=0?): give each rank its own GPU",
@@ -179,14 +179,14 @@ static bool gpu_fits(struct session *c, struct communicator *m, uint32_t serial,
 }
 
 /* Members are either all on the host, or all on GPUs. */
-bool comm_device_fits(struct session *c, struct communicator *m, uint32_t serial,
+bool comm_device_fits(struct session *c, struct communicator *m, uint32_t request_id,
 		      const struct svc_join *j, int32_t rank)
 {
 	if (!m->occupied && !epoch_held(&m->life))
 		m->cuda = j->device != SVC_DEVICE_HOST;
 	if (m->cuda == (j->device != SVC_DEVICE_HOST))
-		return !m->cuda || gpu_fits(c, m, serial, j, rank);
-	comm_turn_away(c, m, serial, rank, NCCLSVC_MISMATCH,
+		return !m->cuda || gpu_fits(c, m, request_id, j, rank);
+	comm_turn_away(c, m, request_id, rank, NCCLSVC_MISMATCH,
 		       "rank %d (pid %d) joins with %s, but the members of communicator %s "
 		       "joined with %s",
 		       rank, c->pid, m->cuda ? "host memory" : "a GPU", m->label,
@@ -208,12 +208,13 @@ static int32_t any_free_rank(const struct comms *s, const struct communicator *m
 	return -1;
 }
 
-static bool world_rank_is_ours(struct comms *s, struct session *c, uint32_t serial, int32_t rank)
+static bool world_rank_is_ours(struct comms *s, struct session *c, uint32_t request_id,
+			       int32_t rank)
 {
 	uint32_t first = s->world_first, n = (uint32_t)s->config->ranks;
 	if (!s->cluster || ((uint32_t)rank >= first && (uint32_t)rank < first + n))
 		return true;
-	session_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+	session_error(c, SVC_JOIN, request_id, NCCLSVC_INVALID_ARGUMENT,
 		      "rank %d of the world is on another node; this node has ranks %u to %u", rank,
 		      first, first + n - 1);
 	return false;
@@ -221,8 +222,8 @@ static bool world_rank_is_ours(struct comms *s, struct session *c, uint32_t seri
 
 /* Members that continue an epoch of the previous daemon wait only for each other, and for JOINs
  * that the previous daemon has not answered. A new process has nothing to continue. */
-static bool resume_fits(struct session *c, struct communicator *m, uint32_t serial, int32_t rank,
-			const struct svc_resume *resume)
+static bool resume_fits(struct session *c, struct communicator *m, uint32_t request_id,
+			int32_t rank, const struct svc_resume *resume)
 {
 	int32_t other = -1;
 	bool lineage = true;
@@ -243,14 +244,14 @@ static bool resume_fits(struct session *c, struct communicator *m, uint32_t seri
 	if (resume->kind != SVC_RESUME_COMM)
 		return true;
 	if (other >= 0)
-		comm_turn_away(c, m, serial, rank, NCCLSVC_PEER_GONE,
+		comm_turn_away(c, m, request_id, rank, NCCLSVC_PEER_GONE,
 			       "the epoch cannot be continued: rank %d (pid %d) has joined anew",
 			       other, m->members[other].pid);
 	else if (m->left_lineage == resume->lineage)
-		comm_turn_away(c, m, serial, rank, NCCLSVC_PEER_GONE,
+		comm_turn_away(c, m, request_id, rank, NCCLSVC_PEER_GONE,
 			       "the epoch cannot be continued: a member had left it");
 	else if (!lineage || epoch_held(&m->life) || m->begun || m->comms->cluster || m->cuda)
-		comm_turn_away(c, m, serial, rank, NCCLSVC_STALE_EPOCH,
+		comm_turn_away(c, m, request_id, rank, NCCLSVC_STALE_EPOCH,
 			       "the epoch cannot be continued: this daemon has begun another one");
 	else
 		return true;
@@ -258,7 +259,7 @@ static bool resume_fits(struct session *c, struct communicator *m, uint32_t seri
 }
 
 /* This process had left the epoch that others may want to continue. */
-static void note_left(struct session *c, struct communicator *m, uint32_t serial, int32_t rank,
+static void note_left(struct session *c, struct communicator *m, uint32_t request_id, int32_t rank,
 		      const struct svc_resume *resume)
 {
 	bool waits = false;
@@ -271,7 +272,7 @@ static void note_left(struct session *c, struct communicator *m, uint32_t serial
 		comm_fail_joins(m->comms, m, NCCLSVC_PEER_GONE, rank,
 				"the epoch cannot be continued: a member had left it");
 	comm_note_idle(m);
-	session_error(c, SVC_JOIN, serial, NCCLSVC_CANCELLED, "the epoch was left");
+	session_error(c, SVC_JOIN, request_id, NCCLSVC_CANCELLED, "the epoch was left");
 }
 
 static void begin_attempt(struct communicator *m)
@@ -283,7 +284,8 @@ static void begin_attempt(struct communicator *m)
 }
 
 static void take_rank(struct comms *s, struct session *c, struct communicator *m, int32_t rank,
-		      uint32_t serial, const struct svc_join *j, const struct svc_resume *resume)
+		      uint32_t request_id, const struct svc_join *j,
+		      const struct svc_resume *resume)
 {
 	struct member *member = &m->members[rank];
 	const uint32_t handle = comm_alive(member) ? member->handle
@@ -291,7 +293,7 @@ static void take_rank(struct comms *s, struct session *c, struct communicator *m
 						   : comm_new_handle(c, m, rank);
 	if (!handle) {
 		comm_note_idle(m); /* it may have been created for this */
-		session_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+		session_error(c, SVC_JOIN, request_id, NCCLSVC_LIMIT,
 			      "a session has at most %d communicators", SVC_SESSION_COMMS - 1);
 		return;
 	}
@@ -318,7 +320,7 @@ static void take_rank(struct comms *s, struct session *c, struct communicator *m
 		c->out_of_reach = j->out_of_reach;
 	peer_staging_take(member, j->staging);
 	m->reply_opcode = SVC_JOIN;
-	member->serial = serial;
+	member->request_id = request_id;
 	member->since_ns = clock_now();
 	comm_join_deadline(s, member, j->timeout_ns ? member->since_ns + j->timeout_ns : 0);
 	m->joining++;
@@ -336,7 +338,7 @@ static int32_t a_missing_rank(const struct communicator *m)
 }
 
 /* False: the id is made from the name of another user's job, and an error was sent. */
-static bool own_job(struct session *c, uint32_t serial, struct svc_join *j)
+static bool own_job(struct session *c, uint32_t request_id, struct svc_join *j)
 {
 	struct svc_job job;
 	memcpy(&job, j->id + SVC_JOB_AT, sizeof(job));
@@ -344,7 +346,7 @@ static bool own_job(struct session *c, uint32_t serial, struct svc_join *j)
 		return true;
 	if (job.user != SVC_JOB_OWN) {
 		session_error(
-			c, SVC_JOIN, serial, NCCLSVC_PERMISSION,
+			c, SVC_JOIN, request_id, NCCLSVC_PERMISSION,
 			"the id belongs to a job of user %u; a process of user %u cannot join",
 			job.user, c->uid);
 		return false;
@@ -356,7 +358,7 @@ static bool own_job(struct session *c, uint32_t serial, struct svc_join *j)
 
 /* False: JOINs of this tenant already wait for many nodes that have not answered, and an error was
  * sent. Ids can name any address, and the table of nodes is everybody's. */
-static bool may_connect(struct comms *s, struct session *c, uint32_t serial,
+static bool may_connect(struct comms *s, struct session *c, uint32_t request_id,
 			const struct svc_join *j)
 {
 	bool counted[CLUSTER_NODES_MAX] = {false};
@@ -376,41 +378,42 @@ static bool may_connect(struct comms *s, struct session *c, uint32_t serial,
 	if (n < UNREACHED_MAX)
 		return true;
 	session_error(
-		c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+		c, SVC_JOIN, request_id, NCCLSVC_LIMIT,
 		"JOINs of this tenant wait for %u nodes that have not answered yet: try again "
 		"later",
 		n);
 	return false;
 }
 
-void comm_join(struct comms *s, struct session *c, uint32_t serial, const struct svc_join *request)
+void comm_join(struct comms *s, struct session *c, uint32_t request_id,
+	       const struct svc_join *request)
 {
 	struct svc_join own = *request;
 	const struct svc_join *j = &own;
 	const struct svc_resume resume = c->next_join;
-	if (!own_job(c, serial, &own) || !check_join(s, c, serial, j) ||
-	    !may_connect(s, c, serial, j))
+	if (!own_job(c, request_id, &own) || !check_join(s, c, request_id, j) ||
+	    !may_connect(s, c, request_id, j))
 		return;
 	gpu_mps_joined(s->gpus, c, j);
-	struct communicator *m = find_or_create(s, c, serial, j);
+	struct communicator *m = find_or_create(s, c, request_id, j);
 	if (!m)
 		return;
 	int32_t rank = j->rank >= 0 ? j->rank : any_free_rank(s, m);
 	if (rank < 0) {
-		session_error(c, SVC_JOIN, serial, NCCLSVC_LIMIT,
+		session_error(c, SVC_JOIN, request_id, NCCLSVC_LIMIT,
 			      "all %u ranks of the world are taken", m->nranks);
 		return;
 	}
 	if ((uint32_t)rank >= m->nranks) {
-		session_error(c, SVC_JOIN, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_JOIN, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "the world has no rank %d; it has %u ranks (--ranks)", rank,
 			      m->nranks);
 		return;
 	}
-	if (m->world && !world_rank_is_ours(s, c, serial, rank))
+	if (m->world && !world_rank_is_ours(s, c, request_id, rank))
 		return;
 	if (resume.kind == SVC_RESUME_LEFT) {
-		note_left(c, m, serial, rank, &resume);
+		note_left(c, m, request_id, rank, &resume);
 		return;
 	}
 	const struct member *member = &m->members[rank];
@@ -421,11 +424,12 @@ void comm_join(struct comms *s, struct session *c, uint32_t serial, const struct
 		comm_break_epoch(m, NCCLSVC_CAUSE_RENEWED, a_missing_rank(m));
 	if (comm_alive(member) &&
 	    !(member->session == c && member->state == NCCLSVC_MEMBER_BROKEN)) {
-		comm_turn_away(c, m, serial, rank, NCCLSVC_RANK_TAKEN,
+		comm_turn_away(c, m, request_id, rank, NCCLSVC_RANK_TAKEN,
 			       "rank %d of communicator %s is held by pid %d, session %u", rank,
 			       m->label, member->session->pid, member->session->id);
 		return;
 	}
-	if (comm_device_fits(c, m, serial, j, rank) && resume_fits(c, m, serial, rank, &resume))
-		take_rank(s, c, m, rank, serial, j, &resume);
+	if (comm_device_fits(c, m, request_id, j, rank) &&
+	    resume_fits(c, m, request_id, rank, &resume))
+		take_rank(s, c, m, rank, request_id, j, &resume);
 }

@@ -20,7 +20,7 @@ static void leave(struct session *c, struct communicator *m, int32_t rank)
 	const bool starts = comm_is_still_there(m, (uint32_t)rank);
 	if (joining) {
 		m->joining--;
-		session_error(c, m->reply_opcode, member->serial, NCCLSVC_CANCELLED,
+		session_error(c, m->reply_opcode, member->request_id, NCCLSVC_CANCELLED,
 			      "the communicator was left before all had joined");
 	} else if (member->state == NCCLSVC_MEMBER_JOINED) {
 		scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_MEMBER_LEFT,
@@ -45,25 +45,25 @@ static void leave(struct session *c, struct communicator *m, int32_t rank)
 		comm_left_while_joining(s, m, rank);
 }
 
-void comm_leave(struct session *c, uint32_t serial, uint32_t handle)
+void comm_leave(struct session *c, uint32_t request_id, uint32_t handle)
 {
 	int32_t rank = -1;
 	struct communicator *m = comm_of_handle(c, handle, &rank);
 	if (!m) {
-		session_error(c, SVC_LEAVE, serial, NCCLSVC_NOT_FOUND,
+		session_error(c, SVC_LEAVE, request_id, NCCLSVC_NOT_FOUND,
 			      "there is no communicator %u in this session", handle);
 		return;
 	}
 	leave(c, m, rank);
-	session_reply(c, SVC_LEAVE, serial, NULL, 0, NULL, 0);
+	session_reply(c, SVC_LEAVE, request_id, NULL, 0, NULL, 0);
 }
 
-void comm_abort(struct session *c, uint32_t serial, const struct svc_abort *request)
+void comm_abort(struct session *c, uint32_t request_id, const struct svc_abort *request)
 {
 	int32_t rank = -1;
 	struct communicator *m = comm_of_handle(c, request->comm, &rank);
 	if (!m) {
-		session_error(c, SVC_ABORT, serial, NCCLSVC_NOT_FOUND,
+		session_error(c, SVC_ABORT, request_id, NCCLSVC_NOT_FOUND,
 			      "there is no communicator %u in this session", request->comm);
 		return;
 	}
@@ -71,28 +71,28 @@ void comm_abort(struct session *c, uint32_t serial, const struct svc_abort *requ
 		report_ending(m, c, rank, (struct ending){.how = NCCLSVC_ENDED_ABORTED});
 		comm_break_epoch(m, NCCLSVC_CAUSE_ABORTED, rank);
 	}
-	session_reply(c, SVC_ABORT, serial, NULL, 0, NULL, 0);
+	session_reply(c, SVC_ABORT, request_id, NULL, 0, NULL, 0);
 }
 
-static bool waits_to_join(const struct membership *at, uint32_t serial)
+static bool waits_to_join(const struct membership *at, uint32_t request_id)
 {
 	const struct communicator *m = at->comm;
-	return m && m->reply_opcode == SVC_JOIN && m->members[at->rank].serial == serial &&
+	return m && m->reply_opcode == SVC_JOIN && m->members[at->rank].request_id == request_id &&
 	       m->members[at->rank].state == NCCLSVC_MEMBER_JOINING;
 }
 
-void comm_join_cancel(struct session *c, uint32_t serial, uint32_t join)
+void comm_join_cancel(struct session *c, uint32_t request_id, uint32_t join)
 {
 	for (uint32_t i = 1; i < c->nmemberships; i++) {
 		const struct membership at = c->memberships[i];
 		if (!waits_to_join(&at, join))
 			continue;
 		leave(c, at.comm, at.rank);
-		session_reply(c, SVC_JOIN_CANCEL, serial, NULL, 0, NULL, 0);
+		session_reply(c, SVC_JOIN_CANCEL, request_id, NULL, 0, NULL, 0);
 		return;
 	}
-	session_error(c, SVC_JOIN_CANCEL, serial, NCCLSVC_NOT_FOUND,
-		      "no JOIN of this session with serial %u waits for an answer", join);
+	session_error(c, SVC_JOIN_CANCEL, request_id, NCCLSVC_NOT_FOUND,
+		      "no JOIN of this session with request id %u waits for an answer", join);
 }
 
 bool comm_session_gone(struct comms *s, struct session *c, uint64_t until_ns)

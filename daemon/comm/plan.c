@@ -81,8 +81,8 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct svc_plan_reply r = {uid, p->members[k].handle, m->members[k].handle};
 		if (comm_takes_part(&m->members[k]))
-			session_reply(m->members[k].session, SVC_PLAN_COMMIT, commits[k].serial, &r,
-				      sizeof(r), NULL, 0);
+			session_reply(m->members[k].session, SVC_PLAN_COMMIT, commits[k].request_id,
+				      &r, sizeof(r), NULL, 0);
 	}
 	free(commits);
 }
@@ -118,11 +118,11 @@ void plan_left_elsewhere(struct communicator *m, uint32_t rank, uint32_t number)
 /* ---- Requests ---- */
 
 /* Returns NULL after an error was sent. */
-static struct communicator *comm_of(struct session *c, unsigned opcode, uint32_t serial,
+static struct communicator *comm_of(struct session *c, unsigned opcode, uint32_t request_id,
 				    uint32_t handle, uint32_t *rank)
 {
 	if (!handle || handle >= c->nmemberships || !c->memberships[handle].comm) {
-		session_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
+		session_error(c, opcode, request_id, NCCLSVC_NOT_FOUND,
 			      "there is no communicator %u in this session", handle);
 		return NULL;
 	}
@@ -130,7 +130,7 @@ static struct communicator *comm_of(struct session *c, unsigned opcode, uint32_t
 	return c->memberships[handle].comm;
 }
 
-static bool may_commit(struct session *c, uint32_t serial, const struct communicator *m,
+static bool may_commit(struct session *c, uint32_t request_id, const struct communicator *m,
 		       uint32_t rank, const struct svc_plan_commit *r)
 {
 	int result = NCCLSVC_OK;
@@ -159,7 +159,7 @@ static bool may_commit(struct session *c, uint32_t serial, const struct communic
 		wrong = text;
 	}
 	if (result)
-		session_error(c, SVC_PLAN_COMMIT, serial, result, "%s", wrong);
+		session_error(c, SVC_PLAN_COMMIT, request_id, result, "%s", wrong);
 	return !result;
 }
 
@@ -194,24 +194,24 @@ static int take_plan(struct communicator *m, uint32_t rank, const struct svc_pla
 	return plan_set(m->forming, rank, r->groups, r->tasks, tasks, text);
 }
 
-void plan_commit(struct session *c, uint32_t serial, const struct svc_plan_commit *r, int fd)
+void plan_commit(struct session *c, uint32_t request_id, const struct svc_plan_commit *r, int fd)
 {
 	uint32_t rank;
 	char text[PLAN_TEXT];
-	struct communicator *m = comm_of(c, SVC_PLAN_COMMIT, serial, r->comm, &rank);
-	if (!m || !may_commit(c, serial, m, rank, r))
+	struct communicator *m = comm_of(c, SVC_PLAN_COMMIT, request_id, r->comm, &rank);
+	if (!m || !may_commit(c, request_id, m, rank, r))
 		return;
 	if (!m->forming)
 		m->forming = plan_create(m->nranks);
 	if (m->forming && !m->commits)
 		m->commits = calloc(m->nranks, sizeof(*m->commits));
 	if (!m->commits) {
-		session_error(c, SVC_PLAN_COMMIT, serial, NCCLSVC_NO_MEMORY, "out of memory");
+		session_error(c, SVC_PLAN_COMMIT, request_id, NCCLSVC_NO_MEMORY, "out of memory");
 		return;
 	}
 	uint32_t before = m->forming->quota;
 	int result = take_plan(m, rank, r, fd, text);
-	if (!result && !remote_plan(m, rank, serial)) {
+	if (!result && !remote_plan(m, rank, request_id)) {
 		result = NCCLSVC_BUSY;
 		snprintf(text, sizeof(text),
 			 "the coordinator's node has too many plans to take another: try "
@@ -221,14 +221,14 @@ void plan_commit(struct session *c, uint32_t serial, const struct svc_plan_commi
 		account_give(m->account, SHARE_PLAN_TASKS, m->forming->quota - before);
 		m->forming->quota = before;
 		plan_unset(m->forming, rank);
-		session_error(c, SVC_PLAN_COMMIT, serial, result, "%s", text);
+		session_error(c, SVC_PLAN_COMMIT, request_id, result, "%s", text);
 		if (!m->committing)
 			plan_forget(m);
 		return;
 	}
 	m->commits[rank] = (struct commit){
 		.here = true,
-		.serial = serial,
+		.request_id = request_id,
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 		.since_ns = clock_now(),
 	};
@@ -247,16 +247,16 @@ void plan_member_gone(struct communicator *m, uint32_t rank)
 		m->plan = NULL; /* the scheduler returns it */
 }
 
-void plan_terminate(struct comms *s, struct session *c, uint32_t serial,
+void plan_terminate(struct comms *s, struct session *c, uint32_t request_id,
 		    const struct svc_plan_drop *r)
 {
 	uint32_t rank;
-	struct communicator *m = comm_of(c, SVC_PLAN_DROP, serial, r->comm, &rank);
+	struct communicator *m = comm_of(c, SVC_PLAN_DROP, request_id, r->comm, &rank);
 	if (!m)
 		return;
 	if (!m->plan || m->plan->members[rank].dropped ||
 	    m->plan->members[rank].handle != r->plan) {
-		session_error(c, SVC_PLAN_DROP, serial, NCCLSVC_NOT_FOUND,
+		session_error(c, SVC_PLAN_DROP, request_id, NCCLSVC_NOT_FOUND,
 			      "this rank has no plan %u on the communicator", r->plan);
 		return;
 	}
@@ -268,15 +268,15 @@ void plan_terminate(struct comms *s, struct session *c, uint32_t serial,
 								   .rank = (int32_t)rank,
 								   .number = number,
 								   .asker = c->id,
-								   .serial = serial}});
+								   .request_id = request_id}});
 }
 
 /* The member's held tasks have ended, and its resources have been returned. */
-void plan_dropped(struct comms *s, uint32_t asker, uint32_t serial)
+void plan_dropped(struct comms *s, uint32_t asker, uint32_t request_id)
 {
 	struct session *c = sessions_find(s->sessions, asker);
 	if (c)
-		session_reply(c, SVC_PLAN_DROP, serial, NULL, 0, NULL, 0);
+		session_reply(c, SVC_PLAN_DROP, request_id, NULL, 0, NULL, 0);
 }
 
 /* ---- The end ---- */

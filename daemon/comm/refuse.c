@@ -22,7 +22,7 @@ static void report_join(struct communicator *m, int32_t rank, int32_t pid, int r
 	report_request(m, request, result, text);
 }
 
-void comm_turn_away(struct session *c, struct communicator *m, uint32_t serial, int32_t rank,
+void comm_turn_away(struct session *c, struct communicator *m, uint32_t request_id, int32_t rank,
 		    int result, const char *format, ...)
 {
 	char text[SVC_TEXT_BYTES];
@@ -31,7 +31,7 @@ void comm_turn_away(struct session *c, struct communicator *m, uint32_t serial, 
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	refusal_note(&m->refused, rank, c->pid, text);
-	session_error(c, SVC_JOIN, serial, result, "%s", text);
+	session_error(c, SVC_JOIN, request_id, result, "%s", text);
 	report_join(m, rank, c->pid, result, text);
 	remote_refused(m, result, text);
 }
@@ -40,7 +40,7 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 {
 	struct member *member = &m->members[rank];
 	struct session *c = member->session;
-	uint32_t serial = member->serial;
+	uint32_t request_id = member->request_id;
 	member->state = NCCLSVC_MEMBER_BROKEN;
 	comm_join_deadline(m->comms, member, 0);
 	member->late = result == NCCLSVC_TIMEOUT;
@@ -55,7 +55,7 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 		member->pid = member->far_pid;
 	}
 	comm_event(m, member->late ? NCCLSVC_CAUSE_DEADLINE : NCCLSVC_CAUSE_REFUSED);
-	session_error(c, m->reply_opcode, serial, result, "%s", text);
+	session_error(c, m->reply_opcode, request_id, result, "%s", text);
 }
 
 /* ---- Epochs that cannot begin ---- */
@@ -81,7 +81,7 @@ static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int 
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct member *member = &m->members[k];
 		struct session *c = member->session;
-		uint32_t serial = member->serial;
+		uint32_t request_id = member->request_id;
 		if (member->state != NCCLSVC_MEMBER_JOINING)
 			continue;
 		m->joining--;
@@ -91,7 +91,7 @@ static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int 
 			remote_unjoin(m, k, c->id, WITHDRAW_CANCELLED);
 		if (member->fresh)
 			comm_vacate(m, member, NCCLSVC_MEMBER_ABSENT);
-		session_error(c, m->reply_opcode, serial, result, "%s", why);
+		session_error(c, m->reply_opcode, request_id, result, "%s", why);
 	}
 	comm_event(m, cause);
 }

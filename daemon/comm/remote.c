@@ -146,7 +146,7 @@ static void refuse_lost(struct communicator *m, uint32_t node, const struct cont
 {
 	struct control_refuse r = {.rank = j->rank,
 				   .session = j->session,
-				   .serial = j->serial,
+				   .request_id = j->request_id,
 				   .result = NCCLSVC_PEER_GONE};
 	memcpy(r.id, m->id, sizeof(r.id));
 	coord_lost_text(&m->comms->coord, node, m->label, r.text);
@@ -169,7 +169,7 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.epoch = remote_last_epoch(m),
 		.split = m->reply_opcode == SVC_SPLIT,
 		.fail_fast = member->fail_fast,
-		.serial = member->serial,
+		.request_id = member->request_id,
 		.transport =
 			m->comms->gpus->staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
 	};
@@ -208,18 +208,20 @@ void remote_subcomm_refused(struct comms *s, const struct control_subcomm *subco
 
 void remote_unjoin(struct communicator *m, uint32_t rank, uint32_t session, enum withdrawal why)
 {
-	struct control_withdraw w = {
-		.rank = rank, .session = session, .serial = m->members[rank].serial, .why = why};
+	struct control_withdraw w = {.rank = rank,
+				     .session = session,
+				     .request_id = m->members[rank].request_id,
+				     .why = why};
 	memcpy(w.id, m->id, sizeof(w.id));
 	tell_rendezvous(m, CONTROL_WITHDRAW, &w, sizeof(w));
 }
 
-void remote_late(struct communicator *m, uint32_t rank, uint32_t serial)
+void remote_late(struct communicator *m, uint32_t rank, uint32_t request_id)
 {
 	struct control_withdraw w = {.epoch = m->epoch,
 				     .rank = rank,
 				     .session = m->members[rank].session->id,
-				     .serial = serial,
+				     .request_id = request_id,
 				     .why = WITHDRAW_LATE};
 	memcpy(w.id, m->id, sizeof(w.id));
 	remote_send(m->comms, m->coordinator, CONTROL_WITHDRAW, &w, sizeof(w));
@@ -317,14 +319,14 @@ void remote_split(struct communicator *m, uint32_t rank)
 {
 	struct control_split split = {.round = m->split_round,
 				      .rank = rank,
-				      .serial = m->split[rank].serial,
+				      .request_id = m->split[rank].request_id,
 				      .colour = m->split[rank].colour,
 				      .key = m->split[rank].key};
 	remote_fill_epoch(&split.of, m);
 	remote_send(m->comms, m->coordinator, CONTROL_SPLIT, &split, sizeof(split));
 }
 
-bool remote_plan(struct communicator *m, uint32_t rank, uint32_t serial)
+bool remote_plan(struct communicator *m, uint32_t rank, uint32_t request_id)
 {
 	struct comms *s = m->comms;
 	const struct plan_member *pm = &m->forming->members[rank];
@@ -339,7 +341,7 @@ bool remote_plan(struct communicator *m, uint32_t rank, uint32_t serial)
 	p->cuda = m->cuda;
 	p->round = m->plan_round;
 	p->rank = rank;
-	p->serial = serial;
+	p->request_id = request_id;
 	p->groups = pm->ngroups;
 	p->tasks = pm->ntasks;
 	do {

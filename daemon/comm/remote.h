@@ -45,7 +45,7 @@ void remote_fill_epoch(struct control_epoch *of, const struct communicator *m);
 void remote_describe(struct communicator *m, const struct control_description *d);
 void remote_split(struct communicator *m, uint32_t rank);
 /* The deadline has passed of a SPLIT or plan that this rank has requested. */
-void remote_late(struct communicator *m, uint32_t rank, uint32_t serial);
+void remote_late(struct communicator *m, uint32_t rank, uint32_t request_id);
 /* The epoch that m->start asks for cannot begin here because of this rank (-1: none), or because
  * its node is lost (-1: it is not). all: tell all nodes, not only the rendezvous. */
 void remote_not_begun(struct communicator *m, int result, int32_t rank, int32_t lost, bool all);
@@ -54,7 +54,7 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, int32_t 
 void remote_nccl_ready(struct communicator *m, int result, int32_t rank, bool again);
 /* Sends this rank's plan, from m->forming, to the coordinator. False: the coordinator accepts no
  * more now, or there is no memory. */
-bool remote_plan(struct communicator *m, uint32_t rank, uint32_t serial);
+bool remote_plan(struct communicator *m, uint32_t rank, uint32_t request_id);
 
 /* ---- unexpected.c ---- */
 

@@ -342,19 +342,20 @@ void report_refused(struct communicator *m, const struct refused_operation *o)
 	report(m, &i, &st, "");
 }
 
-void report_refusal(struct session *c, uint32_t serial, const struct svc_refused *request)
+void report_refusal(struct session *c, uint32_t request_id, const struct svc_refused *request)
 {
 	int32_t rank = -1;
 	char text[SVC_TEXT_BYTES];
 	struct communicator *m = comm_of_handle(c, request->comm, &rank);
 	if (!m || m->epoch != request->epoch) {
-		session_error(c, SVC_REFUSED, serial, m ? NCCLSVC_STALE_EPOCH : NCCLSVC_NOT_FOUND,
+		session_error(c, SVC_REFUSED, request_id,
+			      m ? NCCLSVC_STALE_EPOCH : NCCLSVC_NOT_FOUND,
 			      "communicator %u is not in epoch %u", request->comm, request->epoch);
 		return;
 	}
 	if (!svc_op_known(request->op) || request->result >= 0 ||
 	    !svc_result_known(request->result)) {
-		session_error(c, SVC_REFUSED, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_REFUSED, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "operation %u cannot have been refused with result %d", request->op,
 			      request->result);
 		return;
@@ -370,7 +371,7 @@ void report_refusal(struct session *c, uint32_t serial, const struct svc_refused
 					  .result = request->result,
 					  .seq = request->seq,
 					  .text = svc_make_printable(text, sizeof(text))});
-	session_reply(c, SVC_REFUSED, serial, NULL, 0, NULL, 0);
+	session_reply(c, SVC_REFUSED, request_id, NULL, 0, NULL, 0);
 }
 
 void report_request(struct communicator *m, const char *request, int result, const char *text)

@@ -46,7 +46,7 @@ struct refused_operation {
 };
 void report_refused(struct communicator *m, const struct refused_operation *o);
 /* REFUSED: a member's library has refused an operation by itself. Replies. */
-void report_refusal(struct session *c, uint32_t serial, const struct svc_refused *request);
+void report_refusal(struct session *c, uint32_t request_id, const struct svc_refused *request);
 /* A JOIN of the session was refused, since its tenant is not admitted. */
 void report_refused_tenant(const struct communicator *m, const struct session *c);
 /* A request of the members ("JOIN") has failed. */

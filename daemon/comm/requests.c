@@ -38,7 +38,7 @@ void comm_split_refused(struct communicator *m, int result, const char *text)
 	m->split = NULL; /* an answer may end a session, and lead back here */
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (split[k].here && m->members[k].session)
-			session_error(m->members[k].session, SVC_SPLIT, split[k].serial, result,
+			session_error(m->members[k].session, SVC_SPLIT, split[k].request_id, result,
 				      "%s", text);
 	free(split);
 }
@@ -68,7 +68,7 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 			/* The coordinator knows which ranks are missing; its answer comes soon. */
 			m->split[k].overdue = true;
 			at = m->split[k].deadline_ns = now + NODE_ANSWER_NS;
-			remote_late(m, k, m->split[k].serial);
+			remote_late(m, k, m->split[k].request_id);
 		}
 		if (at && at <= now) {
 			comm_split_failed(m, NCCLSVC_TIMEOUT, -1);
@@ -112,7 +112,8 @@ void plan_refused(struct communicator *m, int result, const char *text)
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct session *c = m->members[k].session;
 		if (commits[k].here && c)
-			session_error(c, SVC_PLAN_COMMIT, commits[k].serial, result, "%s", text);
+			session_error(c, SVC_PLAN_COMMIT, commits[k].request_id, result, "%s",
+				      text);
 	}
 	free(commits);
 }
@@ -137,7 +138,7 @@ uint64_t plan_expire(struct communicator *m, uint64_t now)
 			/* The coordinator knows which ranks are missing; its answer comes soon. */
 			m->commits[k].overdue = true;
 			at = m->commits[k].deadline_ns = now + NODE_ANSWER_NS;
-			remote_late(m, k, m->commits[k].serial);
+			remote_late(m, k, m->commits[k].request_id);
 		}
 		if (at && at <= now) {
 			plan_commit_failed(m, NCCLSVC_TIMEOUT, -1);

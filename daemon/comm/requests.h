@@ -31,16 +31,16 @@ void plan_discard(struct account *a, struct plan *p);
 
 /* ---- split.c ---- */
 
-void comm_split(struct session *c, uint32_t serial, const struct svc_split *r);
+void comm_split(struct session *c, uint32_t request_id, const struct svc_split *r);
 /* m: the communicator being split; NULL: its epoch has ended on this node. */
 void comm_split_subcomms(struct comms *s, struct communicator *m, const struct control_result *p);
 
 /* ---- plan.c ---- */
 
-void plan_commit(struct session *c, uint32_t serial, const struct svc_plan_commit *r, int fd);
-void plan_terminate(struct comms *s, struct session *c, uint32_t serial,
+void plan_commit(struct session *c, uint32_t request_id, const struct svc_plan_commit *r, int fd);
+void plan_terminate(struct comms *s, struct session *c, uint32_t request_id,
 		    const struct svc_plan_drop *r);
-void plan_dropped(struct comms *s, uint32_t asker, uint32_t serial);
+void plan_dropped(struct comms *s, uint32_t asker, uint32_t request_id);
 void plan_gone(struct comms *s, struct plan *p);
 void plan_free_all(struct comms *s);
 /* The result of this epoch's plans. */

@@ -15,50 +15,50 @@
 #include "remote.h"
 #include "requests.h"
 
-void comm_split(struct session *c, uint32_t serial, const struct svc_split *r)
+void comm_split(struct session *c, uint32_t request_id, const struct svc_split *r)
 {
 	struct communicator *m = NULL;
 	if (r->comm && r->comm < c->nmemberships)
 		m = c->memberships[r->comm].comm;
 	if (!m) {
-		session_error(c, SVC_SPLIT, serial, NCCLSVC_NOT_FOUND,
+		session_error(c, SVC_SPLIT, request_id, NCCLSVC_NOT_FOUND,
 			      "there is no communicator %u in this session", r->comm);
 		return;
 	}
 	int32_t rank = c->memberships[r->comm].rank;
 	if (r->reserved[0] || r->reserved[1] || r->reserved[2] ||
 	    r->timeout_ns > SVC_TIMEOUT_MAX_NS) {
-		session_error(c, SVC_SPLIT, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_SPLIT, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "the timeout is out of range, or a reserved field is not zero");
 		return;
 	}
 	if (!svc_label_ok(r->label, sizeof(r->label))) {
-		session_error(c, SVC_SPLIT, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_SPLIT, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "the label is not printable ASCII of at most 47 characters");
 		return;
 	}
-	if (!peer_staging_fits(c, SVC_SPLIT, serial, m->members[rank].device, r->staging))
+	if (!peer_staging_fits(c, SVC_SPLIT, request_id, m->members[rank].device, r->staging))
 		return;
 	/* In the running epoch, the rank may be on another node. */
 	if (!comm_is_whole(m) || !comm_takes_part(&m->members[rank])) {
-		session_error(c, SVC_SPLIT, serial, NCCLSVC_STALE_EPOCH,
+		session_error(c, SVC_SPLIT, request_id, NCCLSVC_STALE_EPOCH,
 			      "communicator %s lacks members: rejoin it first", m->label);
 		return;
 	}
 	if (m->split_lost) {
 		session_error(
-			c, SVC_SPLIT, serial, NCCLSVC_BUSY,
+			c, SVC_SPLIT, request_id, NCCLSVC_BUSY,
 			"the nodes have not yet agreed how the previous split ended: try again");
 		return;
 	}
 	if (!m->split)
 		m->split = calloc(m->nranks, sizeof(*m->split));
 	if (!m->split) {
-		session_error(c, SVC_SPLIT, serial, NCCLSVC_NO_MEMORY, "out of memory");
+		session_error(c, SVC_SPLIT, request_id, NCCLSVC_NO_MEMORY, "out of memory");
 		return;
 	}
 	if (m->split[rank].here) {
-		session_error(c, SVC_SPLIT, serial, NCCLSVC_BUSY,
+		session_error(c, SVC_SPLIT, request_id, NCCLSVC_BUSY,
 			      "rank %d has already requested this split", rank);
 		return;
 	}
@@ -69,7 +69,7 @@ void comm_split(struct session *c, uint32_t serial, const struct svc_split *r)
 		.colour = r->colour,
 		.key = r->key,
 		.staging = r->staging,
-		.serial = serial,
+		.request_id = request_id,
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 		.since_ns = clock_now(),
 	};
@@ -174,7 +174,7 @@ static int join_subcomm(struct comms *s, struct communicator *m, uint32_t rank,
 		.state = NCCLSVC_MEMBER_JOINING,
 		.session = from->session,
 		.handle = handle,
-		.serial = r->serial,
+		.request_id = r->request_id,
 		.since_ns = clock_now(),
 		.pid = from->pid,
 		.device = from->device,
@@ -200,14 +200,14 @@ static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 	struct session *c = m->members[k].session;
 	char text[SVC_TEXT_BYTES];
 	if (!subcomm->nranks) {
-		session_reply(c, SVC_SPLIT, r->serial, &none, sizeof(none), NULL, 0);
+		session_reply(c, SVC_SPLIT, r->request_id, &none, sizeof(none), NULL, 0);
 		return;
 	}
 	const int result = join_subcomm(s, m, k, r, p, lacks, text);
 	if (!result)
 		return;
 	remote_subcomm_refused(s, subcomm, m->account->tenant.uid, m->members[k].pid, result, text);
-	session_error(c, SVC_SPLIT, r->serial, result, "%s", text);
+	session_error(c, SVC_SPLIT, r->request_id, result, "%s", text);
 }
 
 /* One by one, since a failed answer may end its session, and with it other members. */

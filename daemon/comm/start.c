@@ -82,7 +82,7 @@ static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 	memcpy(r.label, m->label, sizeof(r.label));
 	r.peer_bytes = peer_bytes(m);
 	r.lineage = member->session->resumes ? m->lineage : 0;
-	session_reply(member->session, opcode, member->serial, &r, sizeof(r), NULL, 0);
+	session_reply(member->session, opcode, member->request_id, &r, sizeof(r), NULL, 0);
 }
 
 /* Is the rank's member on another node, or gone since all had joined? False: it is here. */

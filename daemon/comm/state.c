@@ -70,7 +70,7 @@ bool comm_is_still_there(const struct communicator *m, uint32_t k)
 	return m->start && comm_is_member_here(m, k) && comm_alive(member) &&
 	       member->state == NCCLSVC_MEMBER_JOINING &&
 	       member->session->id == m->start->members[k].session &&
-	       member->serial == m->start->members[k].serial;
+	       member->request_id == m->start->members[k].request_id;
 }
 
 bool comm_is_whole(const struct communicator *m)

@@ -7,7 +7,7 @@
 #include "comms.h"
 
 /* Layouts require full nodes, except for the last. 0: they are not full, and an error was sent. */
-static int32_t local_ranks(struct comms *s, struct session *c, uint32_t serial)
+static int32_t local_ranks(struct comms *s, struct session *c, uint32_t request_id)
 {
 	const struct cluster *k = s->cluster;
 	if (!cluster_is_together(k))
@@ -18,7 +18,7 @@ static int32_t local_ranks(struct comms *s, struct session *c, uint32_t serial)
 		if (ranks == full || (i == k->n - 1 && ranks < full))
 			continue;
 		session_error(
-			c, SVC_WORLD, serial, NCCLSVC_UNSUPPORTED,
+			c, SVC_WORLD, request_id, NCCLSVC_UNSUPPORTED,
 			"node 0 has %u ranks, node %u has %u: all nodes need the same number, "
 			"but the last may have fewer (--ranks)",
 			full, i, ranks);
@@ -27,9 +27,9 @@ static int32_t local_ranks(struct comms *s, struct session *c, uint32_t serial)
 	return (int32_t)full;
 }
 
-void world_tell(struct comms *s, struct session *c, uint32_t serial)
+void world_tell(struct comms *s, struct session *c, uint32_t request_id)
 {
-	const int32_t local = local_ranks(s, c, serial);
+	const int32_t local = local_ranks(s, c, request_id);
 	if (!local)
 		return;
 	const struct svc_world_reply r = {
@@ -41,7 +41,7 @@ void world_tell(struct comms *s, struct session *c, uint32_t serial)
 		.horizontal = s->config->world_horizontal,
 		.pipeline = s->config->world_pipeline,
 	};
-	session_reply(c, SVC_WORLD, serial, &r, sizeof(r), NULL, 0);
+	session_reply(c, SVC_WORLD, request_id, &r, sizeof(r), NULL, 0);
 }
 
 int comm_create_world(struct comms *s)

@@ -15,7 +15,7 @@ struct planning;
 
 struct asked_split {
 	bool here;
-	uint32_t node, serial;
+	uint32_t node, request_id;
 	int32_t colour, key;
 };
 

@@ -23,9 +23,9 @@ struct control_join {
 	uint32_t split;
 	uint32_t fail_fast; /* SVC_JOIN_FAIL_FAST */
 	int32_t device;
-	uint32_t transport; /* ncclsvc_transport, of GPUs' memory */
-	uint32_t serial;    /* of the client's request */
-	uint32_t admit;	    /* ncclsvc_admit, as the node's first JOIN said */
+	uint32_t transport;  /* ncclsvc_transport, of GPUs' memory */
+	uint32_t request_id; /* of the client's request */
+	uint32_t admit;	     /* ncclsvc_admit, as the node's first JOIN said */
 	uint32_t reserved;
 	char label[NCCLSVC_NAME_BYTES];
 };
@@ -36,11 +36,11 @@ enum withdrawal {
 	WITHDRAW_DIED,	    /* its member's process has ended while the JOIN waited */
 };
 
-/* Cancels the request with that serial. */
+/* Cancels the request with that request id. */
 struct control_withdraw {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch; /* in which a SPLIT or plan was requested; 0: a JOIN, or a rank */
-	uint32_t rank, session, serial;
+	uint32_t rank, session, request_id;
 	uint32_t why; /* enum withdrawal */
 	uint32_t reserved;
 };
@@ -48,7 +48,7 @@ struct control_withdraw {
 struct control_refuse {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t rank;
-	uint32_t session, serial; /* as in control_join; 0: the node sent no JOIN */
+	uint32_t session, request_id; /* as in control_join; 0: the node sent no JOIN */
 	int32_t result;
 	int32_t pid;
 	uint32_t subcomm; /* subcommunicator of a SPLIT that can no longer be joined */
@@ -58,7 +58,7 @@ struct control_refuse {
 };
 
 struct control_member {
-	uint32_t node, session, serial; /* of its JOIN */
+	uint32_t node, session, request_id; /* of its JOIN */
 	int32_t pid;
 	int32_t device;
 };
@@ -108,7 +108,7 @@ struct control_description {
 
 struct control_split {
 	struct control_epoch of;
-	uint32_t round, rank, serial;
+	uint32_t round, rank, request_id;
 	int32_t colour, key;
 };
 
@@ -154,12 +154,12 @@ struct control_nccl_use {
 	uint32_t epoch;
 	int32_t result, rank; /* as in control_nccl_ready */
 	uint32_t fresh;	      /* create it, with that id */
-	uint64_t serial;      /* number of NCCL's communicator, on all nodes */
+	uint64_t nccl_id;     /* number of NCCL's communicator, on all nodes */
 	uint8_t unique[NCCLSVC_ID_BYTES];
 };
 
 struct control_nccl_free {
-	uint64_t serial;
+	uint64_t nccl_id;
 	int32_t result;	    /* why it is broken; 0: it is intact */
 	int32_t rank, node; /* at fault; -1: none */
 	uint32_t reserved;
@@ -168,7 +168,7 @@ struct control_nccl_free {
 struct control_plan {
 	struct control_epoch of;
 	uint32_t round;
-	uint32_t rank, serial, groups, tasks;
+	uint32_t rank, request_id, groups, tasks;
 	uint32_t at, count; /* of this chunk */
 	uint32_t cuda;	    /* on GPUs, a group starts when all groups connected to it can */
 	struct svc_plan_task chunk[];

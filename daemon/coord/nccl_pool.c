@@ -8,11 +8,11 @@
 #include "base/hash.h"
 #include "base/log.h"
 
-#define SERIAL_NODE_SHIFT 40
+#define NCCL_ID_NODE_SHIFT 40
 
 /* An NCCL communicator with parts on several nodes. */
 struct shared_comm {
-	uint64_t serial;
+	uint64_t nccl_id;
 	UT_hash_handle hh;
 	uint64_t idle_ns;
 	uint32_t nranks;
@@ -34,9 +34,9 @@ struct barrier {
 	struct control_gpu gpus[];
 };
 
-uint32_t nccl_pool_that_made(uint64_t serial)
+uint32_t nccl_pool_that_made(uint64_t nccl_id)
 {
-	return (uint32_t)(serial >> SERIAL_NODE_SHIFT) - 1;
+	return (uint32_t)(nccl_id >> NCCL_ID_NODE_SHIFT) - 1;
 }
 
 /* Calls f once for each node with a GPU in the list. Returns the number of these nodes. */
@@ -67,10 +67,10 @@ static bool has_node(const struct control_gpu *gpus, uint32_t n, uint32_t node)
 
 /* ---- NCCL's communicators ---- */
 
-static struct shared_comm *shared_find(struct coord *c, uint64_t serial)
+static struct shared_comm *shared_find(struct coord *c, uint64_t nccl_id)
 {
 	struct shared_comm *j;
-	HASH_FIND(hh, c->shared, &serial, sizeof(serial), j);
+	HASH_FIND(hh, c->shared, &nccl_id, sizeof(nccl_id), j);
 	return j;
 }
 
@@ -85,7 +85,7 @@ static void shared_drop(struct coord *c, struct shared_comm *j, int result, int3
 			int32_t node)
 {
 	const struct control_nccl_free m = {
-		.serial = j->serial, .result = result, .rank = rank, .node = node};
+		.nccl_id = j->nccl_id, .result = result, .rank = rank, .node = node};
 	each_node(c, j->gpus, j->nranks, CONTROL_NCCL_FREE, &m, sizeof(m));
 	shared_forget(c, j);
 }
@@ -105,10 +105,10 @@ static struct shared_comm *shared_make(struct coord *c, const struct barrier *u)
 	struct shared_comm *j = calloc(1, sizeof(*j) + u->nranks * sizeof(j->gpus[0]));
 	if (!j)
 		return NULL;
-	j->serial = (uint64_t)(c->me + 1) << SERIAL_NODE_SHIFT | ++c->nshared;
+	j->nccl_id = (uint64_t)(c->me + 1) << NCCL_ID_NODE_SHIFT | ++c->nshared;
 	j->nranks = u->nranks;
 	memcpy(j->gpus, u->gpus, u->nranks * sizeof(u->gpus[0]));
-	HASH_ADD(hh, c->shared, serial, sizeof(j->serial), j);
+	HASH_ADD(hh, c->shared, nccl_id, sizeof(j->nccl_id), j);
 	return j;
 }
 
@@ -135,7 +135,7 @@ static void answer(struct coord *c, const struct barrier *u, const struct shared
 	struct control_nccl_use m = {.epoch = u->epoch, .result = u->result, .rank = u->rank};
 	memcpy(m.id, u->id, sizeof(m.id));
 	if (j)
-		m.serial = j->serial;
+		m.nccl_id = j->nccl_id;
 	if (unique) {
 		m.fresh = 1;
 		memcpy(m.unique, unique, sizeof(m.unique));
@@ -259,7 +259,7 @@ void nccl_pool_id(struct coord *c, const uint8_t *id, uint32_t epoch, int result
 
 bool nccl_pool_give(struct coord *c, uint32_t from, const struct control_nccl_free *m)
 {
-	struct shared_comm *j = shared_find(c, m->serial);
+	struct shared_comm *j = shared_find(c, m->nccl_id);
 	if (!j)
 		return false;
 	if (!has_node(j->gpus, j->nranks, from))

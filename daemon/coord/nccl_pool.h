@@ -15,7 +15,7 @@
 #include "coord.h"
 
 /* The node that created the communicator of that number, and gives it to epochs. */
-uint32_t nccl_pool_that_made(uint64_t serial);
+uint32_t nccl_pool_that_made(uint64_t nccl_id);
 void nccl_pool_ready(struct coord *c, uint32_t from, const struct control_nccl_ready *m);
 /* The result of ops->make_nccl_id, or why it failed. */
 void nccl_pool_id(struct coord *c, const uint8_t *id, uint32_t epoch, int result,

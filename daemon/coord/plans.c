@@ -24,7 +24,7 @@ struct planning {
 	uint32_t whole; /* members whose plans are complete */
 	struct planning_member {
 		struct svc_plan_task *tasks; /* NULL: none arrived yet, or the plan owns them now */
-		uint32_t ntasks, here, serial;
+		uint32_t ntasks, here, request_id;
 		bool whole;
 	} members[];
 };
@@ -87,7 +87,7 @@ static bool add_chunk(struct planning_member *pm, const struct control_plan *m)
 	if (!m->at && !pm->tasks && !pm->whole) {
 		pm->tasks = malloc(m->tasks ? m->tasks * sizeof(m->chunk[0]) : 1);
 		pm->ntasks = m->tasks;
-		pm->serial = m->serial;
+		pm->request_id = m->request_id;
 	}
 	if (!pm->tasks || m->tasks != pm->ntasks || m->at != pm->here ||
 	    m->count > m->tasks - m->at)
@@ -173,7 +173,7 @@ void plans_withdrawn(struct coord *c, struct coordinator *r, const struct contro
 {
 	char text[SVC_TEXT_BYTES];
 	struct rank_names missing = {0};
-	if (!r->planning || r->planning->members[m->rank].serial != m->serial ||
+	if (!r->planning || r->planning->members[m->rank].request_id != m->request_id ||
 	    r->planning->is_matched) /* then the result comes soon */
 		return;
 	for (uint32_t k = 0; k < r->nranks; k++)

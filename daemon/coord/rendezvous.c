@@ -88,8 +88,10 @@ static void note_refusal(struct rendezvous *r, uint32_t rank, int32_t pid, const
 static void send_refusal(struct coord *c, uint32_t node, const struct control_join *m, int result,
 			 const char *text)
 {
-	struct control_refuse refusal = {
-		.rank = m->rank, .session = m->session, .serial = m->serial, .result = result};
+	struct control_refuse refusal = {.rank = m->rank,
+					 .session = m->session,
+					 .request_id = m->request_id,
+					 .result = result};
 	memcpy(refusal.id, m->id, sizeof(refusal.id));
 	snprintf(refusal.text, sizeof(refusal.text), "%s", text);
 	coord_send(c, node, CONTROL_REFUSE, &refusal, sizeof(refusal));
@@ -134,7 +136,7 @@ static void fail_join(struct coord *c, struct rendezvous *r, uint32_t rank, int 
 		      const char *text)
 {
 	const struct member_slot *s = &r->members[rank];
-	struct control_join m = {.rank = rank, .session = s->session, .serial = s->serial};
+	struct control_join m = {.rank = rank, .session = s->session, .request_id = s->request_id};
 	memcpy(m.id, r->id, sizeof(m.id));
 	send_refusal(c, s->node, &m, result, text);
 }
@@ -212,8 +214,8 @@ static bool tell_start(struct coord *c, const struct rendezvous *r, int32_t lost
 	m->lost = lost;
 	for (uint32_t k = 0; k < r->nranks; k++) {
 		const struct member_slot *s = &r->members[k];
-		m->members[k] =
-			(struct control_member){s->node, s->session, s->serial, s->pid, s->device};
+		m->members[k] = (struct control_member){s->node, s->session, s->request_id, s->pid,
+							s->device};
 	}
 	tell(c, r, CONTROL_START, m, size);
 	free(m);

@@ -12,7 +12,7 @@ enum slot_state { SLOT_FREE, SLOT_JOINING, SLOT_JOINED, SLOT_BROKEN };
 
 struct member_slot {
 	enum slot_state state;
-	uint32_t node, session, serial; /* of its JOIN */
+	uint32_t node, session, request_id; /* of its JOIN */
 	int32_t pid, device;
 	uint64_t since_ns; /* when its JOIN arrived */
 	bool late;	   /* its deadline has passed in this attempt to join */

@@ -121,7 +121,7 @@ void split_take(struct coord *c, uint32_t from, const struct control_split *m)
 	}
 	if (r->asked[m->rank].here)
 		return; /* its node checks */
-	r->asked[m->rank] = (struct asked_split){true, from, m->serial, m->colour, m->key};
+	r->asked[m->rank] = (struct asked_split){true, from, m->request_id, m->colour, m->key};
 	if (++r->splitting == r->nranks)
 		finish(c, r);
 }
@@ -130,7 +130,7 @@ void split_withdrawn(struct coord *c, struct coordinator *r, const struct contro
 {
 	struct rank_names missing = {0};
 	char text[SVC_TEXT_BYTES];
-	if (!r->asked || !r->asked[m->rank].here || r->asked[m->rank].serial != m->serial)
+	if (!r->asked || !r->asked[m->rank].here || r->asked[m->rank].request_id != m->request_id)
 		return;
 	for (uint32_t k = 0; k < r->nranks; k++)
 		if (!r->asked[k].here)

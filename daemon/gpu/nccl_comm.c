@@ -82,10 +82,10 @@ static void forget(struct nccl_comm *p)
 /* The parts on other nodes are useless now. */
 static void tell_broken(struct nccl_comm *p)
 {
-	if (!p->serial || p->reported || p->gpus->loop->closing)
+	if (!p->nccl_id || p->reported || p->gpus->loop->closing)
 		return;
 	p->reported = true;
-	nccl_comm_give_back(p->gpus, p->serial, p->result ? p->result : NCCLSVC_NCCL_ERROR,
+	nccl_comm_give_back(p->gpus, p->nccl_id, p->result ? p->result : NCCLSVC_NCCL_ERROR,
 			    p->lost);
 }
 
@@ -131,8 +131,8 @@ static void finish_creation(struct nccl_comm *p)
 	recount(p->gpus);
 	if (m)
 		p->gpus->callbacks->made(m, NCCLSVC_OK, NULL);
-	else if (p->serial)
-		nccl_comm_give_back(p->gpus, p->serial, NCCLSVC_OK, -1);
+	else if (p->nccl_id)
+		nccl_comm_give_back(p->gpus, p->nccl_id, NCCLSVC_OK, -1);
 	else
 		loop_deadline(p->gpus->loop, p->idle_ns);
 }
@@ -273,7 +273,7 @@ static bool evict(struct gpus *s)
 {
 	struct nccl_comm *p, *oldest = NULL;
 	DL_FOREACH (s->nccl_comms, p) {
-		if (p->user || !p->ready || p->waiting || p->aborting || p->serial)
+		if (p->user || !p->ready || p->waiting || p->aborting || p->nccl_id)
 			continue;
 		if (!oldest || p->idle_ns < oldest->idle_ns)
 			oldest = p;
@@ -317,7 +317,7 @@ static struct nccl_comm *allocate(const struct nccl_comm_want *w)
 static void describe_creation(struct nccl_comm *p)
 {
 	struct creation *k = p->creation;
-	k->serial = p->serial;
+	k->nccl_id = p->nccl_id;
 	k->nnodes = p->nnodes;
 	k->comm_slot = p->slot;
 	k->nparts = p->n;
@@ -325,7 +325,7 @@ static void describe_creation(struct nccl_comm *p)
 		k->parts[i].device = (uint32_t)p->locals[i].device;
 }
 
-struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t serial)
+struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t nccl_id)
 {
 	struct nccl_comm *p = NULL;
 	int32_t result = NCCLSVC_LIMIT;
@@ -356,7 +356,7 @@ struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w,
 	p->nranks = w->nranks;
 	p->nnodes = w->nnodes;
 	p->n = w->n;
-	p->serial = serial;
+	p->nccl_id = nccl_id;
 	p->lost = -1;
 	memcpy(p->locals, w->locals, w->n * sizeof(w->locals[0]));
 	describe_creation(p);
@@ -446,12 +446,12 @@ void nccl_comm_abort(struct nccl_comm *p, const char *why)
 	}
 }
 
-void nccl_comm_give_back(struct gpus *s, uint64_t serial, int result, int32_t rank)
+void nccl_comm_give_back(struct gpus *s, uint64_t nccl_id, int result, int32_t rank)
 {
 	struct coord *c = s->coord;
 	const struct control_nccl_free m = {
-		.serial = serial, .result = result, .rank = rank, .node = -1};
-	const uint32_t node = nccl_pool_that_made(serial);
+		.nccl_id = nccl_id, .result = result, .rank = rank, .node = -1};
+	const uint32_t node = nccl_pool_that_made(nccl_id);
 	if (node < c->n && !coord_is_gone(c, node))
 		coord_send(c, node, CONTROL_NCCL_FREE, &m, sizeof(m));
 }
@@ -471,9 +471,9 @@ void nccl_comm_release(struct nccl_comm **held)
 		return;
 	}
 	recount(p->gpus);
-	if (p->serial && !p->aborting && !p->waiting)
-		nccl_comm_give_back(p->gpus, p->serial, NCCLSVC_OK, -1);
-	else if (!p->serial)
+	if (p->nccl_id && !p->aborting && !p->waiting)
+		nccl_comm_give_back(p->gpus, p->nccl_id, NCCLSVC_OK, -1);
+	else if (!p->nccl_id)
 		loop_deadline(p->gpus->loop, p->idle_ns);
 }
 
@@ -481,7 +481,7 @@ void nccl_comm_release(struct nccl_comm **held)
 static void break_off(struct nccl_comm *p, int result, int32_t device, const char *why)
 {
 	const struct gpu_callbacks *callbacks = p->gpus->callbacks;
-	const bool across = p->serial;
+	const bool across = p->nccl_id;
 	struct communicator *m = p->user;
 	p->result = result;
 	p->lost = rank_on(p, device);
@@ -566,7 +566,7 @@ static uint64_t progress_of(const struct nccl_comm *p)
 static uint64_t expire_used(struct nccl_comm *p, uint64_t now)
 {
 	const uint64_t idle_ns = (uint64_t)p->gpus->config->idle_release * 1000000000;
-	if (!idle_ns || !p->ready || p->aborting || p->serial)
+	if (!idle_ns || !p->ready || p->aborting || p->nccl_id)
 		return 0;
 	const uint64_t progress = progress_of(p);
 	if (progress != p->progress) {
@@ -595,7 +595,7 @@ uint64_t nccl_comm_expire(struct gpus *s, uint64_t now)
 			next = earlier(next, release_inputs(p, now));
 		if (p->user)
 			next = earlier(next, expire_used(p, now));
-		if (p->user || p->waiting || p->aborting || !p->ready || p->serial)
+		if (p->user || p->waiting || p->aborting || !p->ready || p->nccl_id)
 			continue;
 		uint64_t end = p->idle_ns + keep_ns(s->config);
 		if (end > now) {

@@ -31,7 +31,7 @@ struct nccl_comm {
 	const struct account *account;
 	uint32_t slot, nranks, nnodes;
 	uint32_t n;		   /* ranks on this node */
-	uint64_t serial;	   /* shared with its parts on other nodes; 0: there are none */
+	uint64_t nccl_id;	   /* shared with its parts on other nodes; 0: there are none */
 	bool reported;		   /* the NCCL pool knows that it is broken */
 	int32_t lost;		   /* the rank at fault; -1: none */
 	uint32_t waiting;	   /* answers still to come */
@@ -52,7 +52,7 @@ void nccl_comm_acquire(struct gpus *s, const struct nccl_comm_want *w);
 /* Is p intact, with these GPUs in this order? p may be NULL. */
 bool nccl_comm_fits(const struct nccl_comm *p, const struct nccl_comm_want *w);
 /* Creates an empty one with a slot; NULL: there is no room. */
-struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t serial);
+struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t nccl_id);
 /* Makes NCCL create it with p->id; the callback `made` follows. */
 void nccl_comm_init(struct nccl_comm *p);
 /* The user takes p from the pool. */
@@ -77,7 +77,7 @@ void nccl_comm_release(struct nccl_comm **held);
 void nccl_comm_abort(struct nccl_comm *p, const char *why);
 /* Tells the coordinator of the NCCL pool that this node no longer uses its part, or why the part is
  * broken, and the rank at fault (-1: none). */
-void nccl_comm_give_back(struct gpus *s, uint64_t serial, int result, int32_t rank);
+void nccl_comm_give_back(struct gpus *s, uint64_t nccl_id, int result, int32_t rank);
 void nccl_comm_gpu_lost(struct gpus *s, const struct gpu *g);
 void nccl_comm_slot_failed(struct gpus *s, struct gpu *g, uint32_t slot, const char *text);
 /* Destroys communicators that were idle too long, and continues aborts; returns the next deadline.

@@ -23,28 +23,28 @@ _Static_assert(ACCOUNT_GPUS == GPUS_MAX, "a share for each GPU");
 #define GPU_PAGE (UINT64_C(2) << 20) /* the driver rounds lent memory up to this */
 
 struct region_call *gpu_region_call(struct memory *s, struct session *c, unsigned opcode,
-				    uint32_t serial, uint32_t region)
+				    uint32_t request_id, uint32_t region)
 {
 	struct region_call *call = calloc(1, sizeof(*call));
 	if (call)
 		*call = (struct region_call){.memory = s,
 					     .session_id = c->id,
-					     .serial = serial,
+					     .request_id = request_id,
 					     .region = region,
 					     .import = ++s->last_import,
 					     .opcode = opcode};
 	return call;
 }
 
-struct gpu *gpu_usable(struct memory *s, struct session *c, unsigned opcode, uint32_t serial,
+struct gpu *gpu_usable(struct memory *s, struct session *c, unsigned opcode, uint32_t request_id,
 		       int32_t device)
 {
 	struct gpu *g = gpu_find(s->gpus, device);
 	if (!g)
-		session_error(c, opcode, serial, NCCLSVC_UNSUPPORTED,
+		session_error(c, opcode, request_id, NCCLSVC_UNSUPPORTED,
 			      "the daemon has no worker for device %d", device);
 	else if (g->sock < 0 && !g->rested)
-		session_error(c, opcode, serial, NCCLSVC_WORKER_LOST,
+		session_error(c, opcode, request_id, NCCLSVC_WORKER_LOST,
 			      "the worker of device %d is being restarted: try again", device);
 	return g && (g->sock >= 0 || g->rested) ? g : NULL;
 }
@@ -61,14 +61,14 @@ static void tell_absent(struct memory *s, const struct session *c, uint32_t regi
 								     .again = again}});
 }
 
-void gpu_region_absent(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
+void gpu_region_absent(struct memory *s, struct session *c, uint32_t request_id, uint32_t region,
 		       unsigned opcode)
 {
 	const struct svc_region_reply reply = {.region = region};
 	c->mappings[region].pending = false;
 	c->mappings[region].absent = true;
 	tell_absent(s, c, region, false);
-	session_reply(c, opcode, serial, &reply, sizeof(reply), NULL, 0);
+	session_reply(c, opcode, request_id, &reply, sizeof(reply), NULL, 0);
 }
 
 static void close_address(struct gpu *g, uint64_t address)
@@ -78,12 +78,12 @@ static void close_address(struct gpu *g, uint64_t address)
 }
 
 /* In addition to the share of registered memory. */
-static bool take_lent(struct session *c, uint32_t serial, int32_t device, uint64_t bytes)
+static bool take_lent(struct session *c, uint32_t request_id, int32_t device, uint64_t bytes)
 {
 	char text[SVC_TEXT_BYTES];
 	if (account_take(c->account, account_lent(device), bytes, text))
 		return true;
-	session_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT, "gpu%d: %s", device, text);
+	session_error(c, SVC_REGION_LEND, request_id, NCCLSVC_LIMIT, "gpu%d: %s", device, text);
 	return false;
 }
 
@@ -203,7 +203,7 @@ static void region_answered(struct gpu *g, struct region_call *call,
 					  .region = {.region = call->region,
 						     .base = (void *)(uintptr_t)m->address,
 						     .bytes = m->bytes,
-						     .serial = call->serial,
+						     .request_id = call->request_id,
 						     .device = m->device,
 						     .again = call->again}});
 		if (call->again) {
@@ -213,10 +213,11 @@ static void region_answered(struct gpu *g, struct region_call *call,
 		struct svc_region_lend_reply lent = {.region = call->region, .bytes = m->bytes};
 		struct svc_region_reply reply = {.region = call->region};
 		if (call->opcode == SVC_REGION_LEND)
-			session_reply(c, call->opcode, call->serial, &lent, sizeof(lent), &fd, 1);
+			session_reply(c, call->opcode, call->request_id, &lent, sizeof(lent), &fd,
+				      1);
 		else
-			session_reply(c, call->opcode, call->serial, &reply, sizeof(reply), NULL,
-				      0);
+			session_reply(c, call->opcode, call->request_id, &reply, sizeof(reply),
+				      NULL, 0);
 	} else if (call->again) {
 		if (c->unrestored++)
 			log_debug("session %u: GPU memory region %u is lost, too", c->id,
@@ -226,7 +227,7 @@ static void region_answered(struct gpu *g, struct region_call *call,
 				 c->name, c->pid, call->region,
 				 answer ? answer->text : "the worker is lost");
 	} else {
-		session_error(c, call->opcode, call->serial,
+		session_error(c, call->opcode, call->request_id,
 			      answer ? answer->result : NCCLSVC_WORKER_LOST, "gpu%d: %.200s",
 			      g->index, answer ? answer->text : "its worker was lost");
 		forget(s, c, m);
@@ -305,33 +306,33 @@ enum turn gpu_region_ask(struct gpu *g, struct session *c, struct region_call *c
 							  : import(g, c, m, call);
 }
 
-void gpu_memory_add(struct memory *s, struct session *c, uint32_t serial,
+void gpu_memory_add(struct memory *s, struct session *c, uint32_t request_id,
 		    const struct svc_region_cuda *r, int fd)
 {
 	unsigned opcode = fd >= 0 ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA;
 	if (fd >= 0 && svc_fd_kind(fd) == SVC_FD_OTHER) {
-		session_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, opcode, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "the file descriptor is not GPU memory: pass the one that "
 			      "cuMemExportToShareableHandle returned");
 		return;
 	}
-	struct gpu *g = gpu_usable(s, c, opcode, serial, r->device);
+	struct gpu *g = gpu_usable(s, c, opcode, request_id, r->device);
 	if (!g)
 		return;
 	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
-		session_error(c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, opcode, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "a region has 1 to 2^46 bytes, and its reserved field is zero");
 		return;
 	}
 	uint32_t i = memory_free_region(c);
-	struct region_call *call = i ? gpu_region_call(s, c, opcode, serial, i) : NULL;
+	struct region_call *call = i ? gpu_region_call(s, c, opcode, request_id, i) : NULL;
 	if (!call) {
-		session_error(c, opcode, serial, NCCLSVC_LIMIT, "a session has at most %d regions",
-			      SVC_SESSION_REGIONS - 1);
+		session_error(c, opcode, request_id, NCCLSVC_LIMIT,
+			      "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
 		return;
 	}
 	const uint32_t kind = fd >= 0 ? SVC_REGION_VMM : SVC_REGION_IPC;
-	if (!memory_take(c, opcode, serial, kind, r->bytes)) {
+	if (!memory_take(c, opcode, request_id, kind, r->bytes)) {
 		free(call);
 		return;
 	}
@@ -339,7 +340,7 @@ void gpu_memory_add(struct memory *s, struct session *c, uint32_t serial,
 	if (own < 0 && fd >= 0) {
 		memory_give(c, kind, r->bytes);
 		free(call);
-		session_error(c, opcode, serial, NCCLSVC_NO_MEMORY,
+		session_error(c, opcode, request_id, NCCLSVC_NO_MEMORY,
 			      "the daemon has run out of file descriptors");
 		return;
 	}
@@ -358,7 +359,7 @@ void gpu_memory_add(struct memory *s, struct session *c, uint32_t serial,
 	const ncclsvc_result bound =
 		kind == SVC_REGION_IPC ? handle_bind(&s->handles, c, m) : NCCLSVC_OK;
 	if (bound) {
-		session_error(c, opcode, serial, bound, "%s", handle_refusal(bound));
+		session_error(c, opcode, request_id, bound, "%s", handle_refusal(bound));
 		forget(s, c, m);
 		free(call);
 		return;
@@ -368,34 +369,34 @@ void gpu_memory_add(struct memory *s, struct session *c, uint32_t serial,
 		return;
 	}
 	free(call);
-	gpu_region_absent(s, c, serial, i, opcode);
+	gpu_region_absent(s, c, request_id, i, opcode);
 }
 
-void gpu_memory_lend(struct memory *s, struct session *c, uint32_t serial,
+void gpu_memory_lend(struct memory *s, struct session *c, uint32_t request_id,
 		     const struct svc_region_lend *r)
 {
-	struct gpu *g = gpu_usable(s, c, SVC_REGION_LEND, serial, r->device);
+	struct gpu *g = gpu_usable(s, c, SVC_REGION_LEND, request_id, r->device);
 	if (!g)
 		return;
 	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
-		session_error(c, SVC_REGION_LEND, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_REGION_LEND, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "a region has 1 to 2^46 bytes, and its reserved field is zero");
 		return;
 	}
 	uint32_t i = memory_free_region(c);
-	struct region_call *call = i ? gpu_region_call(s, c, SVC_REGION_LEND, serial, i) : NULL;
+	struct region_call *call = i ? gpu_region_call(s, c, SVC_REGION_LEND, request_id, i) : NULL;
 	if (!call) {
-		session_error(c, SVC_REGION_LEND, serial, NCCLSVC_LIMIT,
+		session_error(c, SVC_REGION_LEND, request_id, NCCLSVC_LIMIT,
 			      "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
 		return;
 	}
 	uint64_t bytes =
 		(r->bytes + GPU_PAGE - 1) & ~(GPU_PAGE - 1); /* what the driver will allocate */
-	if (!take_lent(c, serial, r->device, bytes)) {
+	if (!take_lent(c, request_id, r->device, bytes)) {
 		free(call);
 		return;
 	}
-	if (!memory_take(c, SVC_REGION_LEND, serial, SVC_REGION_LENT, bytes)) {
+	if (!memory_take(c, SVC_REGION_LEND, request_id, SVC_REGION_LENT, bytes)) {
 		give_lent(c->account, r->device, bytes);
 		free(call);
 		return;
@@ -439,7 +440,7 @@ static void say_mapped(const struct session *c, const struct mapping *m, const c
  */
 struct closing {
 	struct memory *memory;
-	uint32_t session, serial, region;
+	uint32_t session, request_id, region;
 	uint64_t import, address, lent;
 	struct account *account;
 };
@@ -459,16 +460,16 @@ static void closed(struct gpu *g, void *arg, const struct worker_message *answer
 			say_mapped(c, &c->mappings[closing->region], answer->text);
 		forget(closing->memory, c, &c->mappings[closing->region]);
 		if (answer && answer->result)
-			session_error(c, SVC_REGION_DEL, closing->serial, answer->result,
+			session_error(c, SVC_REGION_DEL, closing->request_id, answer->result,
 				      "gpu%d: %.200s", g->index, answer->text);
 		else /* a lost worker has released everything */
-			session_reply(c, SVC_REGION_DEL, closing->serial, NULL, 0, NULL, 0);
+			session_reply(c, SVC_REGION_DEL, closing->request_id, NULL, 0, NULL, 0);
 	}
 	free(closing);
 }
 
 void gpu_memory_close_answered(struct memory *s, struct session *c, struct mapping *m,
-			       uint32_t serial)
+			       uint32_t request_id)
 {
 	struct gpu *g = s->gpus->gpu[m->device];
 	const uint64_t wait_ns = m->wait_ms * UINT64_C(1000000);
@@ -477,7 +478,7 @@ void gpu_memory_close_answered(struct memory *s, struct session *c, struct mappi
 	struct closing *closing = nofail_calloc(1, sizeof(*closing), "a region's end");
 	*closing = (struct closing){.memory = s,
 				    .session = c->id,
-				    .serial = serial,
+				    .request_id = request_id,
 				    .region = (uint32_t)(m - c->mappings),
 				    .import = m->import = ++s->last_import,
 				    .address = m->address,

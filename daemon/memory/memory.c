@@ -92,41 +92,42 @@ static void give_ring(struct session *c, uint64_t bytes)
 	account_give(c->account, SHARE_FDS, RING_FDS);
 }
 
-void memory_attach(struct memory *s, struct session *c, uint32_t serial, const struct svc_attach *a)
+void memory_attach(struct memory *s, struct session *c, uint32_t request_id,
+		   const struct svc_attach *a)
 {
 	char text[SVC_TEXT_BYTES];
 	if (c->ring) {
-		session_error(c, SVC_ATTACH, serial, NCCLSVC_PROTOCOL,
+		session_error(c, SVC_ATTACH, request_id, NCCLSVC_PROTOCOL,
 			      "this session has a ring already");
 		return;
 	}
 	if (s->callbacks->uses_gpus(c)) {
-		session_error(c, SVC_ATTACH, serial, NCCLSVC_PROTOCOL,
+		session_error(c, SVC_ATTACH, request_id, NCCLSVC_PROTOCOL,
 			      "attach before joining a communicator of GPUs");
 		return;
 	}
 	if (a->reserved || !svc_ring_entries_valid(a->entries)) {
-		session_error(c, SVC_ATTACH, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_ATTACH, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "the number of ring entries must be a power of two from %d to %d",
 			      SVC_RING_MIN, s->config->ring_max);
 		return;
 	}
 	if (a->entries > (uint32_t)s->config->ring_max) {
-		session_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT,
+		session_error(c, SVC_ATTACH, request_id, NCCLSVC_LIMIT,
 			      "a ring of %u entries exceeds the limit of %d (ring_max)", a->entries,
 			      s->config->ring_max);
 		return;
 	}
 	if (!take_ring(c, svc_ring_size(a->entries), text)) {
 		if (!session_wait(c))
-			session_error(c, SVC_ATTACH, serial, NCCLSVC_LIMIT, "%s", text);
+			session_error(c, SVC_ATTACH, request_id, NCCLSVC_LIMIT, "%s", text);
 		return;
 	}
 	int fds[RING_FDS];
 	if (!account_memory_left(c->account, svc_ring_size(a->entries)) ||
 	    !make_ring(c, a->entries, fds)) {
 		give_ring(c, svc_ring_size(a->entries));
-		session_error(c, SVC_ATTACH, serial, NCCLSVC_NO_MEMORY,
+		session_error(c, SVC_ATTACH, request_id, NCCLSVC_NO_MEMORY,
 			      "the daemon has no memory, or no file descriptors, for a ring");
 		return;
 	}
@@ -137,7 +138,7 @@ void memory_attach(struct memory *s, struct session *c, uint32_t serial, const s
 	cmd.ring.completion = c->completion;
 	scheduler_command(s->scheduler, &cmd);
 	struct svc_attach_reply r = {.size = c->ring_size, .entries = c->entries};
-	session_reply(c, SVC_ATTACH, serial, &r, sizeof(r), fds, RING_FDS);
+	session_reply(c, SVC_ATTACH, request_id, &r, sizeof(r), fds, RING_FDS);
 	close(fds[2]);
 	if (s->gpus->ngpus)
 		c->ring_fd = fds[0]; /* workers need it, including later ones */
@@ -233,7 +234,8 @@ static uint64_t counted_fds(uint32_t kind)
 	return kind == SVC_REGION_VMM || kind == SVC_REGION_LENT;
 }
 
-bool memory_take(struct session *c, unsigned opcode, uint32_t serial, uint32_t kind, uint64_t bytes)
+bool memory_take(struct session *c, unsigned opcode, uint32_t request_id, uint32_t kind,
+		 uint64_t bytes)
 {
 	struct account *a = c->account;
 	const uint64_t n = counted_bytes(kind, bytes), fds = counted_fds(kind);
@@ -255,7 +257,7 @@ give_mappings:
 	account_give(a, SHARE_REGIONS, mappings);
 refused:
 	if (!session_wait(c))
-		session_error(c, opcode, serial, NCCLSVC_LIMIT, "%s", text);
+		session_error(c, opcode, request_id, NCCLSVC_LIMIT, "%s", text);
 	return false;
 }
 
@@ -286,26 +288,26 @@ static uint32_t map_region(const struct session *c, int fd, uint64_t bytes, void
 	return fault;
 }
 
-void memory_add(struct memory *s, struct session *c, uint32_t serial,
+void memory_add(struct memory *s, struct session *c, uint32_t request_id,
 		const struct svc_region_add *r, int fd)
 {
 	char text[SVC_TEXT_BYTES];
 	if (r->reserved || r->kind != SVC_REGION_MEMFD) {
-		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_REGION_ADD, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "unknown kind of region, or reserved is not 0");
 		return;
 	}
 	if (!r->bytes || r->bytes > SVC_REGION_MAX) {
-		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_REGION_ADD, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "a region has 1 to 2^46 bytes");
 		return;
 	}
 	if (!svc_memfd_trusted(fd, r->bytes, text)) {
-		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT, "%s", text);
+		session_error(c, SVC_REGION_ADD, request_id, NCCLSVC_INVALID_ARGUMENT, "%s", text);
 		return;
 	}
 	if (!svc_memfd_filled(fd, r->bytes)) {
-		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_REGION_ADD, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "the memfd has holes, and the daemon allocates no pages for clients: "
 			      "write to it, or call fallocate(2), before registering it");
 		return;
@@ -313,17 +315,17 @@ void memory_add(struct memory *s, struct session *c, uint32_t serial,
 	const uint32_t wanted = c->next_region.number;
 	uint32_t i = wanted ? claim_region(c, wanted) : memory_free_region(c);
 	if (!i) {
-		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_LIMIT,
+		session_error(c, SVC_REGION_ADD, request_id, NCCLSVC_LIMIT,
 			      "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
 		return;
 	}
-	if (!memory_take(c, SVC_REGION_ADD, serial, r->kind, r->bytes))
+	if (!memory_take(c, SVC_REGION_ADD, request_id, r->kind, r->bytes))
 		return;
 	void *p;
 	const uint32_t fault = map_region(c, fd, r->bytes, &p);
 	if (!fault) {
 		memory_give(c, r->kind, r->bytes);
-		session_error(c, SVC_REGION_ADD, serial, NCCLSVC_NO_MEMORY,
+		session_error(c, SVC_REGION_ADD, request_id, NCCLSVC_NO_MEMORY,
 			      "the daemon cannot map the region: %s", strerror(errno));
 		return;
 	}
@@ -342,12 +344,12 @@ void memory_add(struct memory *s, struct session *c, uint32_t serial,
 					    .region = {.region = i,
 						       .base = p,
 						       .bytes = r->bytes,
-						       .serial = serial,
+						       .request_id = request_id,
 						       .device = SVC_DEVICE_HOST,
 						       .fault = fault,
 						       .file_bytes = svc_memfd_limit(fd)}});
 	struct svc_region_reply reply = {.region = i};
-	session_reply(c, SVC_REGION_ADD, serial, &reply, sizeof(reply), NULL, 0);
+	session_reply(c, SVC_REGION_ADD, request_id, &reply, sizeof(reply), NULL, 0);
 }
 
 /* The last munmap frees the pages, which takes up to 200 us per MiB, so the user's own thread does
@@ -367,51 +369,51 @@ static void unmap(struct memory *s, struct session *c, struct mapping *m)
 	memory_clear(c, m);
 }
 
-void memory_remove(struct memory *s, struct session *c, uint32_t serial,
+void memory_remove(struct memory *s, struct session *c, uint32_t request_id,
 		   const struct svc_region_del *r)
 {
 	const uint32_t region = r->region;
 	if (r->wait_ms > SVC_DEL_WAIT_MS) {
-		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_REGION_DEL, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "REGION_DEL waits for 0 to %d ms", SVC_DEL_WAIT_MS);
 		return;
 	}
 	if (!region || region >= c->nmappings || !c->mappings[region].used ||
 	    c->mappings[region].leaving) {
-		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_NOT_FOUND,
+		session_error(c, SVC_REGION_DEL, request_id, NCCLSVC_NOT_FOUND,
 			      "there is no region %u in this session", region);
 		return;
 	}
 	/* The import of absent memory goes on, since a pending task may use it. */
 	if (c->mappings[region].pending && !c->mappings[region].absent) {
-		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_BUSY,
+		session_error(c, SVC_REGION_DEL, request_id, NCCLSVC_BUSY,
 			      "region %u is being imported", region);
 		return;
 	}
 	c->mappings[region].leaving = true;
 	c->mappings[region].wait_ms = r->wait_ms;
-	scheduler_command(s->scheduler,
-			  &(struct command){.kind = COMMAND_REGION_DEL,
-					    .session = c->slot,
-					    .region = {.region = region, .serial = serial}});
+	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_REGION_DEL,
+							  .session = c->slot,
+							  .region = {.region = region,
+								     .request_id = request_id}});
 }
 
-static void end_region(struct memory *s, struct session *c, struct mapping *m, uint32_t serial)
+static void end_region(struct memory *s, struct session *c, struct mapping *m, uint32_t request_id)
 {
 	if (m->wait_ms && m->address) {
-		gpu_memory_close_answered(s, c, m, serial);
+		gpu_memory_close_answered(s, c, m, request_id);
 		return;
 	}
 	unmap(s, c, m);
-	session_reply(c, SVC_REGION_DEL, serial, NULL, 0, NULL, 0);
+	session_reply(c, SVC_REGION_DEL, request_id, NULL, 0, NULL, 0);
 }
 
-void memory_removed(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
+void memory_removed(struct memory *s, struct session *c, uint32_t request_id, uint32_t region,
 		    bool gone)
 {
 	if (!gone) {
 		c->mappings[region].leaving = false;
-		session_error(c, SVC_REGION_DEL, serial, NCCLSVC_BUSY,
+		session_error(c, SVC_REGION_DEL, request_id, NCCLSVC_BUSY,
 			      "a pending task, or an open task group, uses region %u", region);
 		return;
 	}
@@ -420,24 +422,24 @@ void memory_removed(struct memory *s, struct session *c, uint32_t serial, uint32
 		m->pending = false;
 		m->import = ++s->last_import; /* the worker's answer will not count */
 	}
-	if (m->wait_ms && m->shares && s->callbacks->unshare(s->owner, c, region, serial))
+	if (m->wait_ms && m->shares && s->callbacks->unshare(s->owner, c, region, request_id))
 		m->pending = true;
 	else
-		end_region(s, c, m, serial);
+		end_region(s, c, m, request_id);
 }
 
-void memory_unshared(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
+void memory_unshared(struct memory *s, struct session *c, uint32_t request_id, uint32_t region,
 		     uint32_t wait_ms)
 {
 	struct mapping *m = &c->mappings[region];
 	m->pending = false;
 	m->wait_ms = wait_ms;
 	if (wait_ms) {
-		end_region(s, c, m, serial);
+		end_region(s, c, m, request_id);
 		return;
 	}
 	unmap(s, c, m);
-	session_error(c, SVC_REGION_DEL, serial, NCCLSVC_TIMEOUT,
+	session_error(c, SVC_REGION_DEL, request_id, NCCLSVC_TIMEOUT,
 		      "region %u is deleted, but another member has not unmapped it yet", region);
 }
 

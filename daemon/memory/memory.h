@@ -22,7 +22,7 @@ struct memory_callbacks {
 	bool (*uses_gpus)(const struct session *c);
 	/* The region, which has shares, is being deleted. True: other sessions are to unmap it
 	 * within its wait_ms, and memory_unshared follows. */
-	bool (*unshare)(void *owner, struct session *c, uint32_t region, uint32_t serial);
+	bool (*unshare)(void *owner, struct session *c, uint32_t region, uint32_t request_id);
 	/* The region, which may have shares, is gone. */
 	void (*region_gone)(void *owner, struct mapping *m);
 };
@@ -72,17 +72,17 @@ struct mapping {
 /* Reserves room for as many mappings of registered memory. Any thread may call failed, when
  * memory_fail is due. Returns 0 or -errno. */
 int memory_start(struct memory *s, uint64_t mappings, void (*failed)(void *arg), void *arg);
-void memory_attach(struct memory *s, struct session *c, uint32_t serial,
+void memory_attach(struct memory *s, struct session *c, uint32_t request_id,
 		   const struct svc_attach *a);
-void memory_add(struct memory *s, struct session *c, uint32_t serial,
+void memory_add(struct memory *s, struct session *c, uint32_t request_id,
 		const struct svc_region_add *r, int fd);
-void memory_remove(struct memory *s, struct session *c, uint32_t serial,
+void memory_remove(struct memory *s, struct session *c, uint32_t request_id,
 		   const struct svc_region_del *r);
-void memory_removed(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
+void memory_removed(struct memory *s, struct session *c, uint32_t request_id, uint32_t region,
 		    bool gone);
 /* Other sessions have unmapped the region, or have not done so in time: wait_ms, what is left of
  * the time that the client waits, is 0. */
-void memory_unshared(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
+void memory_unshared(struct memory *s, struct session *c, uint32_t request_id, uint32_t region,
 		     uint32_t wait_ms);
 /* Releases the session's ring and all its registered memory, until that time at the latest. True:
  * nothing is left. */
@@ -96,20 +96,20 @@ struct mapping *memory_set(struct session *c, uint32_t region, const struct mapp
 void memory_clear(struct session *c, struct mapping *m);
 /* Charges a region of this kind to the session and its user before it is created. False: an error
  * was sent, or the request waits (session_wait). */
-bool memory_take(struct session *c, unsigned opcode, uint32_t serial, uint32_t kind,
+bool memory_take(struct session *c, unsigned opcode, uint32_t request_id, uint32_t kind,
 		 uint64_t bytes);
 void memory_give(struct session *c, uint32_t kind, uint64_t bytes);
 
 /* ---- gpu.c ---- */
 
-void gpu_memory_add(struct memory *s, struct session *c, uint32_t serial,
+void gpu_memory_add(struct memory *s, struct session *c, uint32_t request_id,
 		    const struct svc_region_cuda *r, int fd);
-void gpu_memory_lend(struct memory *s, struct session *c, uint32_t serial,
+void gpu_memory_lend(struct memory *s, struct session *c, uint32_t request_id,
 		     const struct svc_region_lend *r);
 
 /* ---- range.c ---- */
 
-void gpu_range_add(struct memory *s, struct session *c, uint32_t serial,
+void gpu_range_add(struct memory *s, struct session *c, uint32_t request_id,
 		   const struct svc_region_range *r);
 /* Asks the worker to map it. */
 enum turn gpu_range_map(struct memory *s, struct gpu *g, struct session *c, const struct mapping *m,
@@ -124,12 +124,12 @@ const struct mapping *gpu_region_part(const struct session *c, const struct mapp
 /* ---- gpu.c ---- */
 
 struct region_call *gpu_region_call(struct memory *s, struct session *c, unsigned opcode,
-				    uint32_t serial, uint32_t region);
+				    uint32_t request_id, uint32_t region);
 /* Returns the GPU, or NULL after sending an error. Its worker may rest, or be about to start. */
-struct gpu *gpu_usable(struct memory *s, struct session *c, unsigned opcode, uint32_t serial,
+struct gpu *gpu_usable(struct memory *s, struct session *c, unsigned opcode, uint32_t request_id,
 		       int32_t device);
 /* Registers memory that is imported when the GPU's worker runs. */
-void gpu_region_absent(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
+void gpu_region_absent(struct memory *s, struct session *c, uint32_t request_id, uint32_t region,
 		       unsigned opcode);
 /* The call's turn has come. */
 enum turn gpu_region_ask(struct gpu *g, struct session *c, struct region_call *call);
@@ -143,7 +143,7 @@ void gpu_session_answered(struct gpu *g, struct region_call *call,
 void gpu_memory_close(struct memory *s, struct session *c, struct mapping *m);
 /* Likewise, and answers the REGION_DEL when the worker has closed its import. */
 void gpu_memory_close_answered(struct memory *s, struct session *c, struct mapping *m,
-			       uint32_t serial);
+			       uint32_t request_id);
 /* The worker is gone, with all its imports. */
 void gpu_memory_lost(struct memory *s, struct gpu *g);
 /* There is a new worker, which imports the sessions' registered memory again. */

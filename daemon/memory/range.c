@@ -138,26 +138,27 @@ static struct range *make(const struct session *c, const struct svc_region_range
 	return range;
 }
 
-void gpu_range_add(struct memory *s, struct session *c, uint32_t serial,
+void gpu_range_add(struct memory *s, struct session *c, uint32_t request_id,
 		   const struct svc_region_range *r)
 {
-	struct gpu *g = gpu_usable(s, c, SVC_REGION_RANGE, serial, r->device);
+	struct gpu *g = gpu_usable(s, c, SVC_REGION_RANGE, request_id, r->device);
 	const char *wrong = g ? check(c, r) : NULL;
 	if (wrong)
-		session_error(c, SVC_REGION_RANGE, serial, NCCLSVC_INVALID_ARGUMENT, "%s", wrong);
+		session_error(c, SVC_REGION_RANGE, request_id, NCCLSVC_INVALID_ARGUMENT, "%s",
+			      wrong);
 	if (!g || wrong)
 		return;
 	uint32_t i = memory_free_region(c);
 	struct range *range = i ? make(c, r) : NULL;
 	struct region_call *call =
-		range ? gpu_region_call(s, c, SVC_REGION_RANGE, serial, i) : NULL;
+		range ? gpu_region_call(s, c, SVC_REGION_RANGE, request_id, i) : NULL;
 	if (!call) {
 		free(range);
-		session_error(c, SVC_REGION_RANGE, serial, NCCLSVC_LIMIT,
+		session_error(c, SVC_REGION_RANGE, request_id, NCCLSVC_LIMIT,
 			      "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
 		return;
 	}
-	if (!memory_take(c, SVC_REGION_RANGE, serial, SVC_REGION_MAPPINGS, r->bytes)) {
+	if (!memory_take(c, SVC_REGION_RANGE, request_id, SVC_REGION_MAPPINGS, r->bytes)) {
 		free(call);
 		free(range);
 		return;
@@ -177,5 +178,5 @@ void gpu_range_add(struct memory *s, struct session *c, uint32_t serial,
 		return;
 	}
 	free(call);
-	gpu_region_absent(s, c, serial, i, SVC_REGION_RANGE);
+	gpu_region_absent(s, c, request_id, i, SVC_REGION_RANGE);
 }

@@ -25,7 +25,7 @@ struct worker_message;
  * meanwhile. */
 struct region_call {
 	struct memory *memory;
-	uint32_t session_id, serial;
+	uint32_t session_id, request_id;
 	uint32_t region; /* 0: the session */
 	uint64_t import; /* as in the mapping; if they differ, the mapping has changed */
 	bool again;	 /* for a new worker, so no client waits for it */

@@ -295,7 +295,7 @@ static bool cancel(struct scheduler *sched, const struct command *c)
 	supervisor_event(sched,
 			 &(struct event){.kind = EVENT_CANCELLED,
 					 .cancelled = {.asker = c->cancel.asker,
-						       .serial = c->cancel.serial,
+						       .request_id = c->cancel.request_id,
 						       .result = result,
 						       .count = at->count + c->cancel.kernels}});
 	*at = (struct cancellation){0};
@@ -367,7 +367,7 @@ static bool run_command(struct scheduler *sched, const struct command *c)
 		over = release_member(sched, sched->comms[c->left.comm], c->left.rank);
 		break;
 	case COMMAND_TASK:
-		ingest_socket(sched, s, c->task.serial, &c->task.record);
+		ingest_socket(sched, s, c->task.request_id, &c->task.record);
 		break;
 	case COMMAND_CAPTURED_GROUP_DEL:
 		captured_group_delete(sched, s, c->captured_group.timeline,

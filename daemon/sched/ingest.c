@@ -258,11 +258,11 @@ static inline struct task *admit(struct scheduler *sched, struct sched_session *
 
 /* Refuses its group with it. t is NULL if it was not even admitted. */
 static void refuse(struct scheduler *sched, struct sched_session *s, struct task *t,
-		   const struct svc_record *record, uint32_t serial, bool by_socket,
+		   const struct svc_record *record, uint32_t request_id, bool by_socket,
 		   const ncclsvc_status *why, const char *text)
 {
 	bool more = record->flags & SVC_TASK_MORE;
-	complete_refused(sched, s, record, serial, by_socket, why, text);
+	complete_refused(sched, s, record, request_id, by_socket, why, text);
 	if (t)
 		task_free(sched, t);
 	if ((more || s->group) && !s->group_end.result)
@@ -274,7 +274,7 @@ static void refuse(struct scheduler *sched, struct sched_session *s, struct task
 static __attribute__((noinline)) void refuse_unadmitted(struct scheduler *sched,
 							struct sched_session *s,
 							const struct svc_record *record,
-							uint32_t serial, bool by_socket)
+							uint32_t request_id, bool by_socket)
 {
 	char sentence[SVC_TEXT_BYTES];
 	ncclsvc_status why = status_of(NCCLSVC_LIMIT);
@@ -284,7 +284,7 @@ static __attribute__((noinline)) void refuse_unadmitted(struct scheduler *sched,
 		why = task_no_room(sched, s);
 		text = svc_status_reason(&why, sentence, sizeof(sentence));
 	}
-	refuse(sched, s, NULL, record, serial, by_socket, &why, text);
+	refuse(sched, s, NULL, record, request_id, by_socket, &why, text);
 }
 
 static bool is_kept(const struct task *t)
@@ -296,7 +296,7 @@ static bool is_kept(const struct task *t)
 static void refuse_kept(struct scheduler *sched, struct sched_session *s, struct task *t,
 			const ncclsvc_status *why, const char *text)
 {
-	complete_refused(sched, s, &t->record, t->serial, true, why, text);
+	complete_refused(sched, s, &t->record, t->request_id, true, why, text);
 	task_free(sched, t);
 }
 
@@ -329,7 +329,7 @@ static bool take(struct scheduler *sched, struct sched_session *s, struct task *
 		if (is_kept(t))
 			refuse_kept(sched, s, t, &why, text);
 		else
-			refuse(sched, s, t, &t->record, t->serial, t->by_socket, &why, text);
+			refuse(sched, s, t, &t->record, t->request_id, t->by_socket, &why, text);
 		return true;
 	}
 	sched->live++;
@@ -375,7 +375,7 @@ static inline bool take_slot(struct scheduler *sched, struct sched_session *s,
 		return true;
 	}
 	read_record(&t->record, slot, number);
-	t->serial = 0;
+	t->request_id = 0;
 	return take(sched, s, t);
 }
 
@@ -429,16 +429,16 @@ uint32_t ingest_ring(struct scheduler *sched, struct sched_session *s)
 	return taken;
 }
 
-void ingest_socket(struct scheduler *sched, struct sched_session *s, uint32_t serial,
+void ingest_socket(struct scheduler *sched, struct sched_session *s, uint32_t request_id,
 		   const struct svc_record *record)
 {
 	struct task *t = admit(sched, s, true);
 	if (!t) {
-		refuse_unadmitted(sched, s, record, serial, true);
+		refuse_unadmitted(sched, s, record, request_id, true);
 		return;
 	}
 	t->record = *record;
-	t->serial = serial;
+	t->request_id = request_id;
 	t->by_socket = true;
 	s->socket_tasks++;
 	take(sched, s, t);

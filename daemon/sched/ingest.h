@@ -7,7 +7,7 @@
 
 /* Takes some records of its ring; returns how many. */
 uint32_t ingest_ring(struct scheduler *sched, struct sched_session *s);
-void ingest_socket(struct scheduler *sched, struct sched_session *s, uint32_t serial,
+void ingest_socket(struct scheduler *sched, struct sched_session *s, uint32_t request_id,
 		   const struct svc_record *record);
 void ingest_drop_group(struct scheduler *sched, struct sched_session *s);
 

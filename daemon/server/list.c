@@ -181,20 +181,20 @@ bool list_chunk_make(struct server *s, struct chunk *p, const struct session *as
 	return true;
 }
 
-void list_send(struct server *s, struct session *c, uint32_t serial, const struct svc_list *m)
+void list_send(struct server *s, struct session *c, uint32_t request_id, const struct svc_list *m)
 {
 	struct chunk p;
-	if (relay_takes(s, c, serial, m))
+	if (relay_takes(s, c, request_id, m))
 		return;
 	if (!list_chunk_make(s, &p, c, m->node != 0, m->what, m->from)) {
-		session_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no list %u",
-			      m->what);
+		session_error(c, SVC_LIST, request_id, NCCLSVC_INVALID_ARGUMENT,
+			      "there is no list %u", m->what);
 		return;
 	}
-	session_reply(c, SVC_LIST, serial, &p.reply, chunk_bytes(&p), NULL, 0);
+	session_reply(c, SVC_LIST, request_id, &p.reply, chunk_bytes(&p), NULL, 0);
 }
 
-void list_daemon(struct server *s, struct session *c, uint32_t serial)
+void list_daemon(struct server *s, struct session *c, uint32_t request_id)
 {
 	const struct task_table *t = scheduler_table(s->scheduler);
 	const ncclsvc_status *last = &s->comms.last_failure;
@@ -227,5 +227,5 @@ void list_daemon(struct server *s, struct session *c, uint32_t serial)
 			.last_failure_age_ns = last->done_ns ? since(now, last->done_ns) : 0,
 		}};
 	gpu_mps_describe(&s->gpus, &r.info);
-	session_reply(c, SVC_DAEMON_INFO, serial, &r, sizeof(r), NULL, 0);
+	session_reply(c, SVC_DAEMON_INFO, request_id, &r, sizeof(r), NULL, 0);
 }

@@ -46,12 +46,14 @@ void relay_forget(struct server *s, struct session *c)
 
 static void end(struct server *s, struct session *c, int result, const char *why)
 {
-	const uint32_t node = c->relayed.node, serial = c->relayed.serial;
+	const uint32_t node = c->relayed.node, request_id = c->relayed.request_id;
 	relay_forget(s, c);
-	session_error(c, SVC_LIST, serial, result, "node %u (%s) %s", node, host_of(s, node), why);
+	session_error(c, SVC_LIST, request_id, result, "node %u (%s) %s", node, host_of(s, node),
+		      why);
 }
 
-static void begin(struct server *s, struct session *c, uint32_t serial, const struct svc_list *m)
+static void begin(struct server *s, struct session *c, uint32_t request_id,
+		  const struct svc_list *m)
 {
 	const uint32_t node = m->node - 1;
 	const struct node *n = &s->cluster->nodes[node];
@@ -64,14 +66,14 @@ static void begin(struct server *s, struct session *c, uint32_t serial, const st
 				   .confined = c->account->tenant.confined,
 				   .from = m->from};
 	if (deadlines_add(&s->relay.waiting, &c->relayed.deadline, until)) {
-		session_error(c, SVC_LIST, serial, NCCLSVC_NO_MEMORY, "out of memory");
+		session_error(c, SVC_LIST, request_id, NCCLSVC_NO_MEMORY, "out of memory");
 		return;
 	}
 	c->nrelayed += 1 + (c->nrelayed == UINT32_MAX);
 	ask.number = c->relayed.number = c->nrelayed;
 	c->relayed.node = node;
 	c->relayed.what = m->what;
-	c->relayed.serial = serial;
+	c->relayed.request_id = request_id;
 	c->account->relayed++;
 	if (n->gone)
 		end(s, c, NCCLSVC_PEER_GONE, "has gone");
@@ -82,19 +84,19 @@ static void begin(struct server *s, struct session *c, uint32_t serial, const st
 	loop_deadline(&s->loop, until);
 }
 
-bool relay_takes(struct server *s, struct session *c, uint32_t serial, const struct svc_list *m)
+bool relay_takes(struct server *s, struct session *c, uint32_t request_id, const struct svc_list *m)
 {
 	if (!m->node || (s->cluster && m->node - 1 == s->cluster->me))
 		return false;
 	if (!s->cluster || m->node > s->cluster->n)
-		session_error(c, SVC_LIST, serial, NCCLSVC_INVALID_ARGUMENT, "there is no node %u",
-			      m->node - 1);
+		session_error(c, SVC_LIST, request_id, NCCLSVC_INVALID_ARGUMENT,
+			      "there is no node %u", m->node - 1);
 	else if (c->relayed.number || c->account->relayed >= RELAYED_MAX)
-		session_error(c, SVC_LIST, serial, NCCLSVC_BUSY,
+		session_error(c, SVC_LIST, request_id, NCCLSVC_BUSY,
 			      "%u requests of this user to other nodes are under way",
 			      c->account->relayed);
 	else
-		begin(s, c, serial, m);
+		begin(s, c, request_id, m);
 	return true;
 }
 
@@ -122,9 +124,9 @@ static void on_listed(struct server *s, uint32_t from, const struct control_list
 		end(s, c, NCCLSVC_PROTOCOL, "has sent a list that is malformed");
 		return;
 	}
-	const uint32_t serial = c->relayed.serial;
+	const uint32_t request_id = c->relayed.request_id;
 	relay_forget(s, c);
-	session_reply(c, SVC_LIST, serial, r, size - sizeof(*m), NULL, 0);
+	session_reply(c, SVC_LIST, request_id, r, size - sizeof(*m), NULL, 0);
 }
 
 /* Ends the requests that wait for the lost node's answer. Its own requests stay until their turn;

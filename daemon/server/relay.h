@@ -15,7 +15,8 @@ struct server;
 struct svc_list;
 
 /* True: the list is another node's, and the client has its answer, or gets it. */
-bool relay_takes(struct server *s, struct session *c, uint32_t serial, const struct svc_list *m);
+bool relay_takes(struct server *s, struct session *c, uint32_t request_id,
+		 const struct svc_list *m);
 /* CONTROL_LIST or CONTROL_LISTED arrived. */
 void relay_handle(struct server *s, uint32_t from, unsigned kind, const void *body, size_t size);
 /* The session ends. */

@@ -220,14 +220,14 @@ static void on_cancelled(struct server *s, const struct event *ev)
 		return;
 	c->cancels--;
 	if (ev->cancelled.result == NCCLSVC_NOT_FOUND && !ev->cancelled.count)
-		session_error(c, SVC_CANCEL, ev->cancelled.serial, NCCLSVC_NOT_FOUND,
+		session_error(c, SVC_CANCEL, ev->cancelled.request_id, NCCLSVC_NOT_FOUND,
 			      "no such task is pending");
 	else if (ev->cancelled.result)
-		session_error(c, SVC_CANCEL, ev->cancelled.serial, ev->cancelled.result,
+		session_error(c, SVC_CANCEL, ev->cancelled.request_id, ev->cancelled.result,
 			      "the task belongs to another user");
 	else {
 		struct svc_cancel_reply r = {ev->cancelled.count};
-		session_reply(c, SVC_CANCEL, ev->cancelled.serial, &r, sizeof(r), NULL, 0);
+		session_reply(c, SVC_CANCEL, ev->cancelled.request_id, &r, sizeof(r), NULL, 0);
 	}
 }
 
@@ -257,7 +257,7 @@ static void handle_event(struct server *s, const struct event *ev)
 		break;
 	case EVENT_REGION_GONE:
 	case EVENT_REGION_BUSY:
-		memory_removed(&s->memory, c, ev->region.serial, ev->region.region,
+		memory_removed(&s->memory, c, ev->region.request_id, ev->region.region,
 			       ev->kind == EVENT_REGION_GONE);
 		break;
 	case EVENT_EPOCH_GONE:
@@ -267,7 +267,7 @@ static void handle_event(struct server *s, const struct event *ev)
 		plan_gone(&s->comms, ev->plan);
 		break;
 	case EVENT_PLAN_DROPPED:
-		plan_dropped(&s->comms, ev->dropped.asker, ev->dropped.serial);
+		plan_dropped(&s->comms, ev->dropped.asker, ev->dropped.request_id);
 		break;
 	case EVENT_CANCELLED:
 		on_cancelled(s, ev);

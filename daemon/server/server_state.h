@@ -68,7 +68,7 @@ void request_handle(struct server *s, struct session *c, const struct svc_header
 		    const void *body, int *fds);
 
 /* list.c */
-void list_send(struct server *s, struct session *c, uint32_t serial, const struct svc_list *m);
-void list_daemon(struct server *s, struct session *c, uint32_t serial);
+void list_send(struct server *s, struct session *c, uint32_t request_id, const struct svc_list *m);
+void list_daemon(struct server *s, struct session *c, uint32_t request_id);
 
 #endif

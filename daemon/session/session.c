@@ -67,7 +67,7 @@ static void judge(struct session *c, const char *message, size_t length, int *fd
 		session_end(c, NCCLSVC_PROTOCOL, text);
 		break;
 	case SVC_BAD:
-		session_error(c, h.opcode & ~SVC_REPLY, h.serial, NCCLSVC_PROTOCOL, "%s", text);
+		session_error(c, h.opcode & ~SVC_REPLY, h.request_id, NCCLSVC_PROTOCOL, "%s", text);
 		break;
 	case SVC_GOOD:
 		handle_request(c, &h, message, fds, nfds);

@@ -91,7 +91,7 @@ struct session {
 	struct session *prev_parked, *next_parked;
 	struct {
 		uint32_t number; /* 0: none */
-		uint32_t node, what, serial;
+		uint32_t node, what, request_id;
 		struct deadline deadline;
 	} relayed;	   /* its LIST that another node has yet to answer */
 	uint32_t nrelayed; /* the number of the last */
@@ -138,9 +138,9 @@ void session_opened(struct session *c);
 /* Its process is to be remembered well enough to tell how it ends. */
 void session_watch_process(struct session *c);
 /* Sends a reply. fds stay the caller's. */
-void session_reply(struct session *c, unsigned opcode, uint32_t serial, const void *body,
+void session_reply(struct session *c, unsigned opcode, uint32_t request_id, const void *body,
 		   size_t size, const int *fds, unsigned nfds);
-void session_error(struct session *c, unsigned opcode, uint32_t serial, int result,
+void session_error(struct session *c, unsigned opcode, uint32_t request_id, int result,
 		   const char *format, ...) __attribute__((format(printf, 5, 6)));
 /* The request being handled was refused a share. If the user still has memory to be unmapped or
  * descriptors to be closed, which count until then, the request waits and is handled again. It must

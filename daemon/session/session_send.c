@@ -140,7 +140,7 @@ int session_try_send(struct session *c, const void *message, size_t length, cons
 	return -EAGAIN;
 }
 
-static void send_message(struct session *c, unsigned opcode, uint32_t serial, int result,
+static void send_message(struct session *c, unsigned opcode, uint32_t request_id, int result,
 			 const void *body, size_t size, const int *fds, unsigned nfds)
 {
 	struct {
@@ -152,7 +152,7 @@ static void send_message(struct session *c, unsigned opcode, uint32_t serial, in
 	m.header = (struct svc_header){
 		.length = (uint32_t)(sizeof(m.header) + size),
 		.opcode = (uint16_t)opcode,
-		.serial = serial,
+		.request_id = request_id,
 		.result = result,
 	};
 	if (size)
@@ -205,14 +205,14 @@ int session_send_events(struct session *c)
 	return 0;
 }
 
-void session_reply(struct session *c, unsigned opcode, uint32_t serial, const void *body,
+void session_reply(struct session *c, unsigned opcode, uint32_t request_id, const void *body,
 		   size_t size, const int *fds, unsigned nfds)
 {
 	size = svc_shape_cut(svc_shape_of(c->version, opcode), size);
-	send_message(c, opcode | SVC_REPLY, serial, NCCLSVC_OK, body, size, fds, nfds);
+	send_message(c, opcode | SVC_REPLY, request_id, NCCLSVC_OK, body, size, fds, nfds);
 }
 
-void session_error(struct session *c, unsigned opcode, uint32_t serial, int result,
+void session_error(struct session *c, unsigned opcode, uint32_t request_id, int result,
 		   const char *format, ...)
 {
 	struct svc_error error = {.version_min = SVC_PROTOCOL_MIN,
@@ -226,5 +226,5 @@ void session_error(struct session *c, unsigned opcode, uint32_t serial, int resu
 	const struct svc_shape *shape = svc_shape_of(c->version, opcode);
 	log_debug("session %u (pid %d): %s: %s: %s", c->id, c->pid, shape ? shape->name : "?",
 		  svc_result_name(result), error.text);
-	send_message(c, opcode | SVC_REPLY, serial, result, &error, sizeof(error), NULL, 0);
+	send_message(c, opcode | SVC_REPLY, request_id, result, &error, sizeof(error), NULL, 0);
 }

@@ -165,7 +165,8 @@ static void joins_earlier(struct attacker *a)
 				join.timeout_ns = at - now;
 				if (conn_send(&c[i], SVC_JOIN, &join, sizeof(join), -1, 0))
 					attack_hold();
-				const struct svc_join_cancel cancel = {.serial = c[i].serial};
+				const struct svc_join_cancel cancel = {.request_id =
+									       c[i].request_id};
 				conn_send(&c[i], SVC_JOIN_CANCEL, &cancel, sizeof(cancel), -1, 0);
 				at -= STEP_NS;
 				a->asked += 2;

@@ -56,13 +56,13 @@ int conn_send(struct conn *c, unsigned opcode, const void *body, size_t length, 
 	unsigned char message[SVC_MESSAGE_MAX];
 	struct svc_header header = {.length = (uint32_t)(sizeof(header) + length),
 				    .opcode = (uint16_t)opcode,
-				    .serial = c->serial + 1};
+				    .request_id = c->request_id + 1};
 	memcpy(message, &header, sizeof(header));
 	if (length)
 		memcpy(message + sizeof(header), body, length);
 	int error = svc_send(c->sock, message, header.length, &fd, fd >= 0, flags);
 	if (!error)
-		c->serial++;
+		c->request_id++;
 	return error;
 }
 
@@ -91,7 +91,7 @@ int conn_call(struct conn *c, unsigned opcode, const void *body, size_t length, 
 	if (conn_send(c, opcode, body, length, fd, 0))
 		return CONN_LOST;
 	while ((got = conn_next(c, a, CALL_MS)) == 1) {
-		if (a->header.serial == c->serial) {
+		if (a->header.request_id == c->request_id) {
 			if (opcode != SVC_ATTACH)
 				svc_close_fds(a->fds, a->nfds);
 			return a->header.result;
@@ -161,7 +161,7 @@ bool ranks_joined(struct conn *conns, int n, struct rank *ranks)
 		do {
 			if (conn_next(&conns[i], &a, CALL_MS) != 1)
 				return false;
-		} while (a.header.serial != conns[i].serial);
+		} while (a.header.request_id != conns[i].request_id);
 		if (a.header.result)
 			return false;
 		ranks[i] = (struct rank){&conns[i], a.body.join.comm, a.body.join.epoch,

@@ -11,7 +11,7 @@
 
 struct conn {
 	int sock; /* -1: not open */
-	uint32_t serial;
+	uint32_t request_id;
 	unsigned outstanding; /* requests without an answer, for flood.c */
 	struct svc_ring *ring;
 	size_t ring_size;

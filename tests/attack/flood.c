@@ -24,7 +24,7 @@ static bool read_answers(struct attacker *a, struct conn *c)
 	int got;
 	while ((got = conn_next(c, &answer, 0)) == 1) {
 		svc_close_fds(answer.fds, answer.nfds);
-		if (!answer.header.serial)
+		if (!answer.header.request_id)
 			continue;
 		c->outstanding -= c->outstanding > 0;
 		a->refused += answer.header.result != 0;
@@ -121,7 +121,7 @@ static unsigned count_refusals(struct conn *c)
 	unsigned refused = 0;
 	if (conn_send(c, SVC_DAEMON_INFO, &request, sizeof(request), -1, 0))
 		return 0;
-	while (conn_next(c, &answer, 60000) == 1 && answer.header.serial != c->serial)
+	while (conn_next(c, &answer, 60000) == 1 && answer.header.request_id != c->request_id)
 		refused += answer.header.result != 0;
 	return refused;
 }

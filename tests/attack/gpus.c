@@ -15,7 +15,7 @@ static bool ask(struct conn *c, unsigned opcode, const void *body, size_t length
 	if (conn_send(c, opcode, body, length, -1, 0))
 		return false;
 	while (conn_next(c, answer, CALL_MS) == 1) {
-		if (answer->header.serial == c->serial)
+		if (answer->header.request_id == c->request_id)
 			return !answer->header.result;
 		svc_close_fds(answer->fds, answer->nfds);
 	}

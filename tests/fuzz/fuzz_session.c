@@ -63,7 +63,7 @@ struct peer {
 	uint32_t entries;
 	int doorbell;
 	uint64_t last;
-	uint32_t serial;
+	uint32_t request_id;
 	struct svc_join_reply comm; /* the last one joined */
 	uint32_t plan;		    /* the last one committed */
 };
@@ -240,7 +240,7 @@ static void do_hello(struct peer *p)
 	struct {
 		struct svc_header h;
 		struct svc_hello b;
-	} m = {{sizeof(m), SVC_HELLO, 0, ++p->serial, 0},
+	} m = {{sizeof(m), SVC_HELLO, 0, ++p->request_id, 0},
 	       {.version_min = SVC_PROTOCOL_MIN, .version_max = SVC_PROTOCOL_MAX, .name = "fuzz"}};
 	peer_send(p, &m, sizeof(m), 0, 0);
 }
@@ -291,7 +291,7 @@ static void do_request(struct peer *p, struct input *in)
 		r->plan = r->plan ? r->plan : p->plan;
 	}
 	m.h = (struct svc_header){(uint32_t)(sizeof(m.h) + length), (uint16_t)opcode, 0,
-				  ++p->serial, 0};
+				  ++p->request_id, 0};
 	/* An even kind sends as many fds as the opcode's shape requires. */
 	if (shape && kind % 2 == 0)
 		nfds = shape->request_fds;
@@ -456,7 +456,7 @@ static void ask(struct peer *p, uint16_t opcode, const void *body, size_t length
 	struct {
 		struct svc_header h;
 		unsigned char body[sizeof(struct svc_hello)];
-	} m = {.h = {(uint32_t)(sizeof(m.h) + length), opcode, 0, ++p->serial, 0}};
+	} m = {.h = {(uint32_t)(sizeof(m.h) + length), opcode, 0, ++p->request_id, 0}};
 	memcpy(m.body, body, length);
 	REQUIRE(svc_send(p->sock, &m, m.h.length, NULL, 0, MSG_DONTWAIT) == 0);
 	pump();

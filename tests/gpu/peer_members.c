@@ -20,13 +20,13 @@ static void join_begin(struct member *m, const ncclsvc_unique_id *id, int rank, 
 	struct svc_join join = raw_join_request(id, 2, rank);
 	join.device = rank;
 	join.staging = staging;
-	m->serial = raw_send(&m->raw, SVC_JOIN, &join, sizeof(join), NULL, 0);
+	m->request_id = raw_send(&m->raw, SVC_JOIN, &join, sizeof(join), NULL, 0);
 }
 
 void peer_join_end(struct member *m)
 {
 	struct raw_reply reply;
-	raw_reply_to(&m->raw, m->serial, &reply);
+	raw_reply_to(&m->raw, m->request_id, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	m->joined = reply.join;
 }

@@ -11,8 +11,8 @@
 /* A rank; its GPU has the same number. */
 struct member {
 	struct raw raw;
-	uint32_t staging; /* its region */
-	uint32_t serial;  /* request id of the JOIN in progress */
+	uint32_t staging;    /* its region */
+	uint32_t request_id; /* request id of the JOIN in progress */
 	struct svc_join_reply joined;
 };
 

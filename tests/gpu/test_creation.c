@@ -311,20 +311,20 @@ static void test_left_nodes(void)
 		struct raw raw[2];
 		struct raw_reply reply;
 		ncclsvc_unique_id id;
-		uint32_t serials[2];
+		uint32_t request_ids[2];
 		stage("leaver %d", i);
 		CHECK_OK(ncclsvc_unique_id_create(&id));
 		for (int k = 0; k < 2; k++) {
 			raw_open(&raw[k], node_of(&w, k));
-			serials[k] = ask_to_join(&raw[k], &id, k);
+			request_ids[k] = ask_to_join(&raw[k], &id, k);
 		}
 		usleep(draw(&random) % LEAVE_US);
-		const uint32_t serial =
+		const uint32_t request_id =
 			raw_send(&raw[0], SVC_LEAVE, &leave, sizeof(leave), NULL, 0);
-		raw_reply_to(&raw[0], serials[0], &reply);
-		raw_reply_to(&raw[0], serial, &reply);
+		raw_reply_to(&raw[0], request_ids[0], &reply);
+		raw_reply_to(&raw[0], request_id, &reply);
 		raw_close(&raw[0]);
-		raw_reply_to(&raw[1], serials[1], &reply); /* any result will do */
+		raw_reply_to(&raw[1], request_ids[1], &reply); /* any result will do */
 		raw_close(&raw[1]);
 	}
 	nodes_stop(&w);

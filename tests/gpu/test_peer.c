@@ -134,7 +134,8 @@ static void split(struct member m[2])
 	const uint32_t whole[2] = {m[0].joined.comm, m[1].joined.comm};
 	for (int i = 0; i < 2; i++) {
 		struct svc_split request = {.comm = whole[i], .staging = m[i].staging};
-		m[i].serial = raw_send(&m[i].raw, SVC_SPLIT, &request, sizeof(request), NULL, 0);
+		m[i].request_id =
+			raw_send(&m[i].raw, SVC_SPLIT, &request, sizeof(request), NULL, 0);
 	}
 	peer_join_end(&m[0]);
 	peer_join_end(&m[1]);

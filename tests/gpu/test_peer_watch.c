@@ -236,10 +236,10 @@ static void disagrees(struct scene *s, int op, uint64_t count, bool counts_first
 		scene_submitted(s, 1, 1);
 		scene_quiet(s);
 	}
-	const uint32_t serial = submit(s, 1, op, count);
+	const uint32_t request_id = submit(s, 1, op, count);
 	scene_submitted(s, 1, 1);
 	peer_wait_aborted(s->controls);
-	raw_reply_to(&s->m[1].raw, serial, &reply);
+	raw_reply_to(&s->m[1].raw, request_id, &reply);
 	const ncclsvc_status st = scene_reported(s, 0), *task = &reply.submit.status;
 	CHECK_EQ(st.result, NCCLSVC_MISMATCH);
 	CHECK_EQ(st.rank_a, 0);

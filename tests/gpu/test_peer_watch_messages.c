@@ -179,12 +179,12 @@ static void on_nccl(struct scene *s)
 	stage("a Recv on NCCL, behind all messages");
 	launch_many(s, 0, NCCLSVC_SEND, 1, 3);
 	launch_many(s, 1, NCCLSVC_RECV, 1, 3);
-	const uint32_t serial = submit_recv(s, 1000);
+	const uint32_t request_id = submit_recv(s, 1000);
 	scene_quiet(s);
 	stage("one more message");
 	launch(s, 0, NCCLSVC_SEND, 2, 0);
 	peer_wait_aborted(s->controls);
-	raw_reply_to(&s->m[1].raw, serial, &reply);
+	raw_reply_to(&s->m[1].raw, request_id, &reply);
 	CHECK_EQ(reply.submit.status.result, NCCLSVC_MISMATCH);
 	const ncclsvc_status st = scene_reported(s, 0);
 	CHECK_EQ(st.result, NCCLSVC_MISMATCH);

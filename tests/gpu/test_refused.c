@@ -435,18 +435,18 @@ static void many_redops(struct client *c, pid_t worker)
 	struct raw raw;
 	struct raw_reply reply;
 	struct svc_record record;
-	uint32_t serials[SVC_REDOPS_ASKED];
+	uint32_t request_ids[SVC_REDOPS_ASKED];
 	raw_open(&raw, c->daemon);
 	const struct svc_redop_add add = {.comm = raw_join_gpu(&raw, &record),
 					  .type = NCCLSVC_FLOAT32};
 	stage("many reductions at once");
 	process_stop(worker);
 	for (int i = 0; i < SVC_REDOPS_ASKED; i++)
-		serials[i] = raw_send(&raw, SVC_REDOP_ADD, &add, sizeof(add), NULL, 0);
+		request_ids[i] = raw_send(&raw, SVC_REDOP_ADD, &add, sizeof(add), NULL, 0);
 	redop_refused(&raw, add, NCCLSVC_BUSY, "no answer yet");
 	CHECK_EQ(kill(worker, SIGCONT), 0);
 	for (int i = 0; i < SVC_REDOPS_ASKED; i++) {
-		raw_reply_to(&raw, serials[i], &reply);
+		raw_reply_to(&raw, request_ids[i], &reply);
 		CHECK_EQ(reply.header.result, i < SVC_REDOPS_MADE ? 0 : NCCLSVC_LIMIT);
 	}
 	for (uint32_t i = 0; i < SVC_REDOPS_MADE; i++) {

@@ -174,11 +174,11 @@ static uint32_t del_begin(struct shares *s, uint32_t region, uint32_t wait_ms)
 	return raw_send(&s->m[0].raw, SVC_REGION_DEL, &r, sizeof(r), NULL, 0);
 }
 
-static void del_ends(struct shares *s, uint32_t serial, ncclsvc_result result)
+static void del_ends(struct shares *s, uint32_t request_id, ncclsvc_result result)
 {
 	struct raw_reply reply;
 	const uint64_t then = now_ns();
-	raw_reply_to(&s->m[0].raw, serial, &reply);
+	raw_reply_to(&s->m[0].raw, request_id, &reply);
 	CHECK_EQ(reply.header.result, result);
 	CHECK(in_time(then, now_ns()));
 }
@@ -345,25 +345,25 @@ static void waits(struct shares *s)
 	next(s, SVC_SHARED_MAP, 0, s->number);
 	log_ends(s);
 	bell_rings(s->bell); /* of the shares before */
-	uint32_t serial = del_begin(s, region, SVC_DEL_WAIT_MS);
+	uint32_t request_id = del_begin(s, region, SVC_DEL_WAIT_MS);
 	bell_rings(s->bell);
 	next(s, SVC_SHARED_DROP, 0, s->number);
 	del_waits(s);
 	const uint32_t again = del_begin(s, region, 0);
 	del_ends(s, again, NCCLSVC_NOT_FOUND);
 	log_ends(s);
-	del_ends(s, serial, NCCLSVC_OK);
+	del_ends(s, request_id, NCCLSVC_OK);
 	stage("a REGION_DEL whose other member unmaps later");
 	region = region_ipc(raw, &s->ipc);
 	share(s, region, 0);
 	next(s, SVC_SHARED_MAP, 0, s->number);
 	log_ends(s);
 	bell_rings(s->bell);
-	serial = del_begin(s, region, SVC_DEL_WAIT_MS);
+	request_id = del_begin(s, region, SVC_DEL_WAIT_MS);
 	bell_rings(s->bell);
 	next(s, SVC_SHARED_DROP, 0, s->number);
 	log_ends_later(s);
-	del_ends(s, serial, NCCLSVC_TIMEOUT);
+	del_ends(s, request_id, NCCLSVC_TIMEOUT);
 	stage("a REGION_DEL whose time is up");
 	region = region_ipc(raw, &s->ipc);
 	share(s, region, 0);
@@ -390,7 +390,8 @@ static void slot_again(struct shares *s)
 		for (int left = 2; left;) { /* in any order */
 			CHECK(raw_next(raw, &reply));
 			CHECK_EQ(reply.header.result, 0);
-			left -= reply.header.serial == deleted || reply.header.serial == shared;
+			left -= reply.header.request_id == deleted ||
+				reply.header.request_id == shared;
 		}
 		next(s, SVC_SHARED_GONE, 3, s->number - 1);
 		next(s, SVC_SHARED_DROP, 3, s->number - 1);
@@ -436,8 +437,8 @@ static void two_epochs(struct shares *s)
 	struct shares other = *s;
 	stage("a region in two epochs");
 	CHECK_OK(ncclsvc_unique_id_create(&other.id));
-	other.m[0].raw.serial += 1000;
-	other.m[1].raw.serial += 1000;
+	other.m[0].raw.request_id += 1000;
+	other.m[1].raw.request_id += 1000;
 	begin(&other);
 	log_ends(&other);
 	uint32_t region = region_ipc(raw, &s->ipc);
@@ -446,22 +447,22 @@ static void two_epochs(struct shares *s)
 	share(&other, region, 5);
 	next(s, SVC_SHARED_MAP, 0, s->number);
 	next(&other, SVC_SHARED_MAP, 5, 1);
-	uint32_t serial = del_begin(s, region, SVC_DEL_WAIT_MS);
+	uint32_t request_id = del_begin(s, region, SVC_DEL_WAIT_MS);
 	del_waits(s);
 	next(s, SVC_SHARED_DROP, 0, s->number);
 	log_ends(s);
 	del_waits(s);
 	next(&other, SVC_SHARED_DROP, 5, 1);
 	log_ends(&other);
-	del_ends(s, serial, NCCLSVC_OK);
+	del_ends(s, request_id, NCCLSVC_OK);
 	stage("a member that leaves");
 	region = region_ipc(raw, &s->ipc);
 	share(&other, region, 5);
-	serial = del_begin(s, region, SVC_DEL_WAIT_MS);
+	request_id = del_begin(s, region, SVC_DEL_WAIT_MS);
 	del_waits(s);
 	struct svc_leave leave = {.comm = other.m[1].joined.comm};
 	raw_call(&s->m[1].raw, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
-	del_ends(s, serial, NCCLSVC_OK);
+	del_ends(s, request_id, NCCLSVC_OK);
 	too_many(s, other.m[0].joined.comm);
 	leave.comm = other.m[0].joined.comm;
 	raw_call(raw, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, &reply);
@@ -474,10 +475,10 @@ static void the_other_dies(struct shares *s)
 	stage("a member that dies");
 	const uint32_t region = region_ipc(&s->m[0].raw, &s->ipc);
 	share(s, region, 1);
-	const uint32_t serial = del_begin(s, region, SVC_DEL_WAIT_MS);
+	const uint32_t request_id = del_begin(s, region, SVC_DEL_WAIT_MS);
 	del_waits(s);
 	raw_close(&s->m[1].raw);
-	del_ends(s, serial, NCCLSVC_OK);
+	del_ends(s, request_id, NCCLSVC_OK);
 	read_refused(&s->m[0].raw, (struct svc_shared){s->m[0].joined.comm, 0, 0},
 		     NCCLSVC_STALE_EPOCH, "staging memory");
 	share_refused(s, (struct svc_share){s->m[0].joined.comm, s->m[0].staging, 0, 1},

@@ -70,13 +70,13 @@ uint32_t raw_send(struct raw *r, unsigned opcode, const void *body, size_t lengt
 	unsigned char message[SVC_MESSAGE_MAX];
 	struct svc_header header = {.length = (uint32_t)(sizeof(header) + length),
 				    .opcode = (uint16_t)opcode,
-				    .serial = ++r->serial};
+				    .request_id = ++r->request_id};
 	CHECK(sizeof(header) + length <= sizeof(message));
 	memcpy(message, &header, sizeof(header));
 	if (length)
 		memcpy(message + sizeof(header), body, length);
 	CHECK_EQ(raw_send_bytes(r, message, header.length, fds, nfds), 0);
-	return header.serial;
+	return header.request_id;
 }
 
 bool raw_next(struct raw *r, struct raw_reply *reply)
@@ -105,14 +105,14 @@ bool raw_next(struct raw *r, struct raw_reply *reply)
 	return true;
 }
 
-void raw_reply_to(struct raw *r, uint32_t serial, struct raw_reply *reply)
+void raw_reply_to(struct raw *r, uint32_t request_id, struct raw_reply *reply)
 {
 	for (;;) {
 		if (!raw_next(r, reply))
 			check_failed(__FILE__, __LINE__, "the daemon hung up instead of a reply");
-		if (reply->header.serial == serial)
+		if (reply->header.request_id == request_id)
 			break;
-		CHECK_EQ(reply->header.serial, 0);
+		CHECK_EQ(reply->header.request_id, 0);
 		CHECK_EQ(reply->nfds, 0);
 	}
 	CHECK(reply->header.opcode & SVC_REPLY);
@@ -168,7 +168,7 @@ void raw_ends(struct raw *r, ncclsvc_result reason)
 		if (reply.header.opcode != SVC_EVENT_BYE)
 			continue;
 		bye = true;
-		CHECK_EQ(reply.header.serial, 0);
+		CHECK_EQ(reply.header.request_id, 0);
 		CHECK_EQ(reply.body, sizeof(struct svc_event_bye));
 		CHECK_EQ(reply.bye.reason, reason);
 		CHECK(svc_text_ends(reply.bye.text, SVC_TEXT_BYTES) && reply.bye.text[0]);

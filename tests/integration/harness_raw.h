@@ -9,7 +9,7 @@
 
 struct raw {
 	int sock;
-	uint32_t serial;
+	uint32_t request_id;
 	uint32_t session;
 	struct svc_ring *ring; /* NULL before raw_attach */
 	size_t ring_size;
@@ -50,15 +50,15 @@ bool raw_try_connect(struct raw *r, const char *path);
 void raw_connect(struct raw *r, const struct daemon *d);
 void raw_close(struct raw *r);
 
-/* Sends a request; returns its serial. */
+/* Sends a request; returns its id. */
 uint32_t raw_send(struct raw *r, unsigned opcode, const void *body, size_t length, const int *fds,
 		  unsigned nfds);
 /* Sends bytes as they are. Returns 0 or -errno. */
 int raw_send_bytes(struct raw *r, const void *bytes, size_t length, const int *fds, unsigned nfds);
 /* Reads the next message; false at the end of the connection. Fails after WAIT_MS. */
 bool raw_next(struct raw *r, struct raw_reply *reply);
-/* Waits for the reply with that serial; drops events in between. */
-void raw_reply_to(struct raw *r, uint32_t serial, struct raw_reply *reply);
+/* Waits for the reply with that request id; drops events in between. */
+void raw_reply_to(struct raw *r, uint32_t request_id, struct raw_reply *reply);
 void raw_call(struct raw *r, unsigned opcode, const void *body, size_t length, const int *fds,
 	      unsigned nfds, struct raw_reply *reply);
 /* Checks that a request is refused with this result and a sentence that contains `why`. */

@@ -88,7 +88,7 @@ class AdminTest(unittest.TestCase):
             second.join(comm_id, 2, 1)
             comm = svc.Comm(first.reply(joining)[0])
             region = first.add_region(svc.Region(4096))
-            serial = first.submit(comm, svc.ALL_REDUCE, 100, svc.FLOAT32, svc.MAX, (region.id, 0),
+            request_id = first.submit(comm, svc.ALL_REDUCE, 100, svc.FLOAT32, svc.MAX, (region.id, 0),
                                   (region.id, 0))
             (task,) = eventually(admin.tasks, "task")
             self.refused(root.cancel_task, task.task)
@@ -98,7 +98,7 @@ class AdminTest(unittest.TestCase):
             # Only the administration socket can cancel them.
             self.assertEqual(admin.cancel_task(task.task), 1)
             with self.assertRaises(svc.ServiceError) as caught:
-                first.wait(serial)
+                first.wait(request_id)
             self.assertEqual(caught.exception.result, "CANCELLED")
             admin.cancel_comm(comm.uid)
             admin.cancel_session(second.id)

@@ -21,7 +21,7 @@ struct scene {
 static void scene_start(struct scene *s)
 {
 	ncclsvc_unique_id id;
-	uint32_t serials[RANKS];
+	uint32_t request_ids[RANKS];
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	daemon_start(&s->d, NULL);
 	for (int k = 0; k < RANKS; k++) {
@@ -29,11 +29,11 @@ static void scene_start(struct scene *s)
 		raw_open(&s->r[k], &s->d);
 		raw_attach(&s->r[k], 64);
 		s->region[k] = raw_region(&s->r[k], SVC_PAGE);
-		serials[k] = raw_send(&s->r[k], SVC_JOIN, &join, sizeof(join), NULL, 0);
+		request_ids[k] = raw_send(&s->r[k], SVC_JOIN, &join, sizeof(join), NULL, 0);
 	}
 	for (int k = 0; k < RANKS; k++) {
 		struct raw_reply reply;
-		raw_reply_to(&s->r[k], serials[k], &reply);
+		raw_reply_to(&s->r[k], request_ids[k], &reply);
 		CHECK_EQ(reply.header.result, 0);
 		s->comm[k] = reply.join;
 	}

@@ -64,13 +64,15 @@ static void malformed_frames_end_their_session_alone(void **state)
 	/* A header with a wrong length. */
 	static const uint32_t lies[] = {0, 1, 16, 23, 25, 512, 4096, 0x80000000, 0xffffffff};
 	for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
-		struct svc_header header = {.length = lies[i], .opcode = SVC_LEAVE, .serial = 1};
+		struct svc_header header = {
+			.length = lies[i], .opcode = SVC_LEAVE, .request_id = 1};
 		memcpy(message, &header, sizeof(header));
 		CHECK_EQ(raw_send_bytes(&s.r, message, 24, NULL, 0), 0);
 		ended(&s, NCCLSVC_PROTOCOL);
 	}
 	/* Longer than any message. */
-	struct svc_header header = {.length = sizeof(message), .opcode = SVC_LEAVE, .serial = 1};
+	struct svc_header header = {
+		.length = sizeof(message), .opcode = SVC_LEAVE, .request_id = 1};
 	memcpy(message, &header, sizeof(header));
 	CHECK_EQ(raw_send_bytes(&s.r, message, sizeof(message), NULL, 0), 0);
 	ended(&s, NCCLSVC_PROTOCOL);
@@ -128,7 +130,7 @@ static void unknown_opcodes_and_reserved_header_fields_are_refused(void **state)
 	struct {
 		struct svc_header header;
 		struct svc_list body;
-	} m = {{.length = sizeof(m), .opcode = SVC_LIST, .serial = 77, .reserved = 1}, {0}};
+	} m = {{.length = sizeof(m), .opcode = SVC_LIST, .request_id = 77, .reserved = 1}, {0}};
 	CHECK_EQ(raw_send_bytes(&s.r, &m, sizeof(m), NULL, 0), 0);
 	raw_reply_to(&s.r, 77, &reply);
 	CHECK_EQ(reply.header.result, NCCLSVC_PROTOCOL);

@@ -115,7 +115,7 @@ static void joins_out_of_range_are_refused(void **state)
 	join_refused(&s, join, NCCLSVC_INVALID_ARGUMENT);
 	/* A rank whose join is waiting is taken, for its own session and for others. */
 	join = raw_join_request(&id, 2, 0);
-	uint32_t serial = raw_send(&s.r, SVC_JOIN, &join, sizeof(join), NULL, 0);
+	uint32_t request_id = raw_send(&s.r, SVC_JOIN, &join, sizeof(join), NULL, 0);
 	join_refused(&s, join, NCCLSVC_RANK_TAKEN);
 	struct raw other;
 	raw_open(&other, &s.d);
@@ -123,7 +123,7 @@ static void joins_out_of_range_are_refused(void **state)
 	join.rank = 1;
 	raw_call(&other, SVC_JOIN, &join, sizeof(join), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
-	raw_reply_to(&s.r, serial, &reply);
+	raw_reply_to(&s.r, request_id, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	raw_close(&other);
 	scene_end(&s);
@@ -328,19 +328,19 @@ static void a_region_in_use_is_busy(void **state)
 	raw_open(&b, &d);
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	struct svc_join ja = raw_join_request(&id, 2, 0), jb = raw_join_request(&id, 2, 1);
-	uint32_t serial = raw_send(&a, SVC_JOIN, &ja, sizeof(ja), NULL, 0);
+	uint32_t request_id = raw_send(&a, SVC_JOIN, &ja, sizeof(ja), NULL, 0);
 	raw_call(&b, SVC_JOIN, &jb, sizeof(jb), NULL, 0, &reply);
-	raw_reply_to(&a, serial, &reply);
+	raw_reply_to(&a, request_id, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	struct raw_region ra = raw_region(&a, SVC_PAGE), rb = raw_region(&b, SVC_PAGE);
 	struct svc_record task = {.comm = reply.join.comm, .epoch = reply.join.epoch, AR};
 	task.count = 4;
 	task.src_region = task.dst_region = 1;
-	serial = raw_send(&a, SVC_SUBMIT, &task, sizeof(task), NULL, 0);
+	request_id = raw_send(&a, SVC_SUBMIT, &task, sizeof(task), NULL, 0);
 	struct svc_region_del del = {.region = ra.id};
 	raw_refused(&a, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, NCCLSVC_BUSY, "region 1");
 	CHECK_EQ(raw_submit_wait(&b, task).result, 0);
-	raw_reply_to(&a, serial, &reply);
+	raw_reply_to(&a, request_id, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	raw_call(&a, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);

@@ -55,14 +55,14 @@ static void leave(struct raw *r, uint32_t comm)
 static void make_pair(struct scene *s, struct raw r[2], ncclsvc_unique_id *id)
 {
 	struct raw_reply reply;
-	uint32_t serials[2];
+	uint32_t request_ids[2];
 	CHECK_OK(ncclsvc_unique_id_create(id));
 	for (int i = 0; i < 2; i++) {
 		raw_open(&r[i], &s->d);
-		serials[i] = ask(&r[i], id, i, 0);
+		request_ids[i] = ask(&r[i], id, i, 0);
 	}
 	for (int i = 0; i < 2; i++)
-		raw_reply_to(&r[i], serials[i], &reply);
+		raw_reply_to(&r[i], request_ids[i], &reply);
 }
 
 static void while_it_joins(void **state)

@@ -305,10 +305,10 @@ static void is_refused(struct raw *r, uint32_t what, uint32_t node, ncclsvc_resu
 	raw_refused(r, SVC_LIST, &list, sizeof(list), NULL, 0, result, "");
 }
 
-static int result_of(struct raw *r, uint32_t serial)
+static int result_of(struct raw *r, uint32_t request_id)
 {
 	struct raw_reply reply;
-	raw_reply_to(r, serial, &reply);
+	raw_reply_to(r, request_id, &reply);
 	return reply.header.result;
 }
 
@@ -317,7 +317,7 @@ static void requests_to_a_silent_node_end(void **state)
 	struct cluster c;
 	struct raw r[USER_MAX], more;
 	struct raw_reply reply;
-	uint32_t serial[USER_MAX];
+	uint32_t request_id[USER_MAX];
 	(void)state;
 	cluster_start(&c, 2, NULL);
 	const struct daemon *d = &c.nodes[0];
@@ -328,7 +328,7 @@ static void requests_to_a_silent_node_end(void **state)
 	const uint64_t begin = now_ns();
 	for (int i = 0; i < USER_MAX; i++) {
 		raw_open(&r[i], d);
-		serial[i] = ask(&r[i], SVC_LIST_COMMS, 1);
+		request_id[i] = ask(&r[i], SVC_LIST_COMMS, 1);
 		if (!i)
 			is_refused(&r[0], SVC_LIST_COMMS, 1, NCCLSVC_BUSY);
 	}
@@ -351,7 +351,7 @@ static void requests_to_a_silent_node_end(void **state)
 	} while (late && now_ns() - begin < WAIT_MS * 1000000ull);
 	for (int i = 0; i < USER_MAX; i++)
 		if (i != 1)
-			CHECK_EQ(result_of(&r[i], serial[i]), NCCLSVC_TIMEOUT);
+			CHECK_EQ(result_of(&r[i], request_id[i]), NCCLSVC_TIMEOUT);
 	CHECK(now_ns() - begin >= 500000000);
 	if (late)
 		CHECK_EQ(result_of(&more, late), NCCLSVC_TIMEOUT);
@@ -366,11 +366,11 @@ static void requests_to_a_silent_node_end(void **state)
 	CHECK_EQ(reply.list.record_size, sizeof(ncclsvc_member_info));
 	/* The silent node is killed. */
 	process_stop(c.nodes[1].pid);
-	serial[0] = ask(&r[0], SVC_LIST_COMMS, 1);
+	request_id[0] = ask(&r[0], SVC_LIST_COMMS, 1);
 	CHECK_EQ(result_of(&r[2], ask(&r[2], SVC_LIST_COMMS, 0)), 0);
 	CHECK_EQ(kill(c.nodes[1].pid, SIGKILL), 0);
 	c.nodes[1].pid = 0;
-	CHECK_EQ(result_of(&r[0], serial[0]), NCCLSVC_PEER_GONE);
+	CHECK_EQ(result_of(&r[0], request_id[0]), NCCLSVC_PEER_GONE);
 	is_refused(&r[0], SVC_LIST_COMMS, 1, NCCLSVC_PEER_GONE);
 	raw_close(&more);
 	for (int i = 0; i < USER_MAX; i++)

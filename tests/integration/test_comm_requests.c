@@ -28,15 +28,15 @@ static void open_rank(struct rank *k, const struct daemon *d)
 static void join_both(struct rank k[2])
 {
 	ncclsvc_unique_id id;
-	uint32_t serials[2];
+	uint32_t request_ids[2];
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	for (int i = 0; i < 2; i++) {
 		struct svc_join join = raw_join_request(&id, 2, i);
-		serials[i] = raw_send(&k[i].r, SVC_JOIN, &join, sizeof(join), NULL, 0);
+		request_ids[i] = raw_send(&k[i].r, SVC_JOIN, &join, sizeof(join), NULL, 0);
 	}
 	for (int i = 0; i < 2; i++) {
 		struct raw_reply reply;
-		raw_reply_to(&k[i].r, serials[i], &reply);
+		raw_reply_to(&k[i].r, request_ids[i], &reply);
 		CHECK_EQ(reply.header.result, 0);
 		k[i].comm = reply.join;
 	}
@@ -134,22 +134,22 @@ static void a_join_that_waits_is_taken_back(void **state)
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	const uint32_t join = join_alone_of_two(&r, &id);
 	const struct svc_join again = raw_join_request(&id, 2, 0);
-	struct svc_join_cancel cancel = {.serial = join + 100};
+	struct svc_join_cancel cancel = {.request_id = join + 100};
 	raw_refused(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_NOT_FOUND,
 		    "no JOIN");
-	cancel = (struct svc_join_cancel){.serial = join, .reserved = 1};
+	cancel = (struct svc_join_cancel){.request_id = join, .reserved = 1};
 	raw_refused(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
 		    "reserved");
-	/* Request serials are per session. */
+	/* Request ids are per session. */
 	cancel.reserved = 0;
 	raw_refused(&other, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_NOT_FOUND,
 		    "no JOIN");
 	raw_refused(&other, SVC_JOIN, &again, sizeof(again), NULL, 0, NCCLSVC_RANK_TAKEN, "rank 0");
-	const uint32_t serial = raw_send(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0);
+	const uint32_t request_id = raw_send(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0);
 	CHECK(raw_next(&r, &reply));
-	CHECK_EQ(reply.header.serial, join);
+	CHECK_EQ(reply.header.request_id, join);
 	CHECK_EQ(reply.header.result, NCCLSVC_CANCELLED);
-	raw_reply_to(&r, serial, &reply);
+	raw_reply_to(&r, request_id, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	raw_refused(&r, SVC_JOIN_CANCEL, &cancel, sizeof(cancel), NULL, 0, NCCLSVC_NOT_FOUND,
 		    "no JOIN");
@@ -328,9 +328,9 @@ static uint32_t commit_plan(struct rank *k, int me)
 	CHECK_EQ(pwrite(fd, t, sizeof(t), 0), sizeof(t));
 	const struct svc_plan_commit m = {
 		.comm = k->comm.comm, .epoch = k->comm.epoch, .groups = 2, .tasks = 2};
-	const uint32_t serial = raw_send(&k->r, SVC_PLAN_COMMIT, &m, sizeof(m), &fd, 1);
+	const uint32_t request_id = raw_send(&k->r, SVC_PLAN_COMMIT, &m, sizeof(m), &fd, 1);
 	close(fd);
-	return serial;
+	return request_id;
 }
 
 static void check_labels(ncclsvc_session *watch)
@@ -351,16 +351,16 @@ static void planned_tasks_have_labels(void **state)
 {
 	struct daemon d;
 	struct rank k[2];
-	uint32_t serials[2];
+	uint32_t request_ids[2];
 	(void)state;
 	daemon_start(&d, NULL);
 	ncclsvc_session *watch = session_open(&d);
 	open_pair(k, &d);
 	for (int r = 0; r < 2; r++)
-		serials[r] = commit_plan(&k[r], r);
+		request_ids[r] = commit_plan(&k[r], r);
 	for (int r = 0; r < 2; r++) {
 		struct raw_reply reply;
-		raw_reply_to(&k[r].r, serials[r], &reply);
+		raw_reply_to(&k[r].r, request_ids[r], &reply);
 		CHECK_EQ(reply.header.result, 0);
 	}
 	check_labels(watch);

@@ -28,7 +28,7 @@ class CtlTest(unittest.TestCase):
         joining = self.first.send(svc.JOIN, svc.join_request(comm_id, 2, 0, -1, 0, 0))
         self.comm1 = self.second.join(comm_id, 2, 1)
         self.comm0 = svc.Comm(self.first.reply(joining)[0])
-        self.serial = self.first.submit(self.comm0, svc.ALL_REDUCE, 100, svc.FLOAT32, svc.MAX,
+        self.request_id = self.first.submit(self.comm0, svc.ALL_REDUCE, 100, svc.FLOAT32, svc.MAX,
                                         (region.id, 0), (region.id, 0))
         eventually(self.second.tasks, "task")
 
@@ -54,9 +54,9 @@ class CtlTest(unittest.TestCase):
         self.assertEqual(answer["command"], args[0])
         return answer
 
-    def fails(self, session, serial, result):
+    def fails(self, session, request_id, result):
         with self.assertRaises(svc.ServiceError) as caught:
-            session.wait(serial)
+            session.wait(request_id)
         self.assertEqual(caught.exception.result, result)
 
     def test_tasks(self):
@@ -115,7 +115,7 @@ class CtlTest(unittest.TestCase):
         # Once the straggler has submitted, nothing is stuck.
         late = self.second.add_region(svc.Region(4096))
         self.second.all_reduce(self.comm1, (late.id, 0), (late.id, 0), 100, svc.FLOAT32, svc.MAX)
-        self.first.wait(self.serial)
+        self.first.wait(self.request_id)
         self.assertFalse(self.json("why", "--after", "0")["stuck"])
         late.close()
 
@@ -132,7 +132,7 @@ class CtlTest(unittest.TestCase):
         # A lost member is a failure. The communicator ends when both members have gone.
         self.second.close()
         with self.assertRaises(svc.ServiceError):
-            self.first.wait(self.serial)
+            self.first.wait(self.request_id)
         self.first.close()
         eventually(lambda: not self.json_of_any_code("why")["stuck"], "end of the communicator")
         answer = self.json("why", code=6)
@@ -173,7 +173,7 @@ class CtlTest(unittest.TestCase):
         answer = self.json("cancel", "task", str(task["task"]))
         self.assertEqual((answer["target"], answer["id"], answer["cancelled"]),
                          ("task", task["task"], 1))
-        self.fails(self.first, self.serial, "CANCELLED")
+        self.fails(self.first, self.request_id, "CANCELLED")
         # The task is kept until rank 1 has matched it, and is shown as failed.
         self.assertEqual([t["state"] for t in self.json("tasks")["tasks"]], ["failed"])
         self.ctl("cancel", "task", "999999999", code=5)
@@ -181,7 +181,7 @@ class CtlTest(unittest.TestCase):
     def test_cancel_comm_and_session(self):
         answer = self.json("cancel", "comm", str(self.comm0.uid))
         self.assertEqual(answer["cancelled"], 1)
-        self.fails(self.first, self.serial, "CANCELLED")
+        self.fails(self.first, self.request_id, "CANCELLED")
         self.ctl("cancel", "session", str(self.second.id))
         with self.assertRaises(svc.ServiceError) as caught:
             while True:

@@ -79,9 +79,9 @@ class Epochs(unittest.TestCase):
     def join(self, session, comm_id, rank, timeout_ns=0, device=-1):
         return session.send(svc.JOIN, svc.join_request(comm_id, 2, rank, device, 0, timeout_ns))
 
-    def fails(self, session, serial, result):
+    def fails(self, session, request_id, result):
         with self.assertRaises(svc.ServiceError) as caught:
-            session.reply(serial)
+            session.reply(request_id)
         self.assertEqual(caught.exception.result, result)
 
     def test_host_ranks(self):
@@ -90,14 +90,14 @@ class Epochs(unittest.TestCase):
         label = comm_id[:4].hex()
         first, second = self.session("first"), self.session("second")
         # A deadline, then both join.
-        serial = self.join(first, comm_id, 0, 50 * MS)
+        request_id = self.join(first, comm_id, 0, 50 * MS)
         self.comes_to(label, "idle:deadline", "forming:joined")
-        self.fails(first, serial, "TIMEOUT")
-        serial = self.join(first, comm_id, 0)
+        self.fails(first, request_id, "TIMEOUT")
+        request_id = self.join(first, comm_id, 0)
         c = self.comes_to(label, "forming:joined")
         self.assertEqual((c["state"], c["joined"]), ("forming", 1))
         second.join(comm_id, 2, 1)
-        comm = svc.Comm(first.reply(serial)[0])
+        comm = svc.Comm(first.reply(request_id)[0])
         c = self.comes_to(label, "running:started", "forming:joined", "idle:deadline")
         self.assertEqual((c["state"], c["epoch"]), ("ready", 1))
         # A member dies: the other keeps its rank.
@@ -105,20 +105,20 @@ class Epochs(unittest.TestCase):
         c = self.comes_to(label, "broken:released", "draining:member-died", "running:started")
         self.assertEqual(c["state"], "broken")
         # The survivor's rejoin expires, and it still keeps its rank.
-        serial = self.join(first, comm_id, 0, 50 * MS)
-        self.fails(first, serial, "TIMEOUT")
+        request_id = self.join(first, comm_id, 0, 50 * MS)
+        self.fails(first, request_id, "TIMEOUT")
         self.comes_to(label, "broken:deadline", "forming:joined", "broken:released")
         # Both ranks join. Rank 1 leaves and joins again, which begins a new epoch.
-        serial = self.join(first, comm_id, 0)
+        request_id = self.join(first, comm_id, 0)
         third = self.session("third")
         left = third.join(comm_id, 2, 1)
-        first.reply(serial)
+        first.reply(request_id)
         third.leave(left)
         self.comes_to(label, "running:started", "forming:joined", "broken:deadline")
         again = self.join(third, comm_id, 1)
         self.comes_to(label, "broken:released", "draining:renewed", "running:started")
-        serial = self.join(first, comm_id, 0)
-        comm = svc.Comm(first.reply(serial)[0])
+        request_id = self.join(first, comm_id, 0)
+        comm = svc.Comm(first.reply(request_id)[0])
         left = svc.Comm(third.reply(again)[0])
         self.comes_to(label, "running:started", "forming:joined")
         # All leave.
@@ -134,9 +134,9 @@ class Epochs(unittest.TestCase):
         label = comm_id[:4].hex()
         first, second = self.session("first"), self.session("second")
         eventually(lambda: [d.state for d in first.devices()] == ["ready"] * 2, "workers")
-        serials = [self.join(s, comm_id, k, device=k) for k, s in enumerate((first, second))]
-        second.reply(serials[1])
-        first.reply(serials[0])
+        request_ids = [self.join(s, comm_id, k, device=k) for k, s in enumerate((first, second))]
+        second.reply(request_ids[1])
+        first.reply(request_ids[0])
         self.comes_to(label, "running:started", "acquiring:gpus-awaited", "forming:joined")
         os.kill(first.devices()[1].pid, 9)
         self.comes_to(label, "broken:released", "draining:gpu-lost", "running:started")
@@ -144,9 +144,9 @@ class Epochs(unittest.TestCase):
         killed = eventually(lambda: first.devices()[0].pid, "worker")
         os.kill(killed, 9)
         eventually(lambda: first.devices()[0].pid != killed, "notice")
-        serials = [self.join(s, comm_id, k, device=k) for k, s in enumerate((first, second))]
-        first.reply(serials[0])
-        second.reply(serials[1])
+        request_ids = [self.join(s, comm_id, k, device=k) for k, s in enumerate((first, second))]
+        first.reply(request_ids[0])
+        second.reply(request_ids[1])
         self.comes_to(label, "running:started", "acquiring:gpus-awaited", "forming:joined")
         second.close()
         self.comes_to(label, "broken:released", "draining:member-died", "running:started")

@@ -49,7 +49,7 @@ static int answer(struct conn *c, struct answer *a)
 			return lose(c, CONN_LOST);
 		if (got != 1)
 			continue;
-		if (a->header.serial == c->serial && a->header.opcode & SVC_REPLY)
+		if (a->header.request_id == c->request_id && a->header.opcode & SVC_REPLY)
 			return a->header.result;
 		svc_close_fds(a->fds, a->nfds);
 	}
@@ -98,7 +98,7 @@ static bool call_both(struct conn c[2], unsigned opcode, const void *body[2], si
 				continue;
 			const int got = conn_next(&c[i], &a[i], 2);
 			const bool due = got == 1 && a[i].header.opcode & SVC_REPLY &&
-					 a[i].header.serial == c[i].serial;
+					 a[i].header.request_id == c[i].request_id;
 			if (got == 1)
 				svc_close_fds(a[i].fds, a[i].nfds);
 			if (!due && got != CONN_LOST)
@@ -194,11 +194,11 @@ static bool submit_and_cancel(struct conn c[2], const struct rank ranks[2])
 	struct answer a;
 	if (c[0].sock < 0 || conn_send(&c[0], SVC_SUBMIT, &record, sizeof(record), -1, 0))
 		return false;
-	const uint32_t submit = c[0].serial;
+	const uint32_t submit = c[0].request_id;
 	const bool good = !call(&c[1], SVC_CANCEL, &cancel, sizeof(cancel), -1, &a);
 	if (!good) /* then the end of the session ends the task */
 		return false;
-	c[0].serial = submit;
+	c[0].request_id = submit;
 	const int result = answer(&c[0], &a);
 	CHECK(result != NO_ANSWER);
 	return result == NCCLSVC_OK || result == NCCLSVC_CANCELLED;

@@ -137,9 +137,9 @@ static void a_busy_slot_ends_the_session(void **state)
 	raw_open(&other, &d);
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	struct svc_join ja = raw_join_request(&id, 2, 0), jb = raw_join_request(&id, 2, 1);
-	uint32_t serial = raw_send(&r, SVC_JOIN, &ja, sizeof(ja), NULL, 0);
+	uint32_t request_id = raw_send(&r, SVC_JOIN, &ja, sizeof(ja), NULL, 0);
 	raw_call(&other, SVC_JOIN, &jb, sizeof(jb), NULL, 0, &reply);
-	raw_reply_to(&r, serial, &reply);
+	raw_reply_to(&r, request_id, &reply);
 	barrier.comm = reply.join.comm;
 	barrier.epoch = reply.join.epoch;
 	for (int i = 0; i < 17; i++) /* one more than fits, and none can end */
@@ -216,8 +216,9 @@ static void a_client_that_does_not_read_is_ended_or_waits(void **state)
 	bystanders_start(&b, &d);
 	for (int i = 0; i < 4; i++) {
 		struct svc_list list = {.what = SVC_LIST_TASKS};
-		struct svc_header header = {
-			.length = sizeof(header) + sizeof(list), .opcode = SVC_LIST, .serial = 1};
+		struct svc_header header = {.length = sizeof(header) + sizeof(list),
+					    .opcode = SVC_LIST,
+					    .request_id = 1};
 		char message[sizeof(header) + sizeof(list)];
 		memcpy(message, &header, sizeof(header));
 		memcpy(message + sizeof(header), &list, sizeof(list));
@@ -255,7 +256,7 @@ static void does_not_read_submits(struct daemon *d)
 	struct {
 		struct svc_header header;
 		struct svc_record task;
-	} m = {{.length = sizeof(m), .opcode = SVC_SUBMIT, .serial = 9}, task};
+	} m = {{.length = sizeof(m), .opcode = SVC_SUBMIT, .request_id = 9}, task};
 	for (int n = 0; n < 100000; n++)
 		if (send(r.sock, &m, sizeof(m), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
 			if (errno != EAGAIN)
@@ -337,7 +338,7 @@ static void a_daemon_out_of_fds_goes_on(void **state)
 		struct {
 			struct svc_header h;
 			struct svc_hello b;
-		} m = {{.length = sizeof(m), .opcode = SVC_HELLO, .serial = 1}, hello};
+		} m = {{.length = sizeof(m), .opcode = SVC_HELLO, .request_id = 1}, hello};
 		raw_send_bytes(&r[open], &m, sizeof(m), NULL, 0);
 		CHECK(raw_next(&r[open], &reply));
 		if (reply.header.opcode == SVC_EVENT_BYE) {
@@ -513,9 +514,9 @@ static void another_user_may_not_meddle(void **state)
 	raw_open(&peer, &d);
 	CHECK_OK(ncclsvc_unique_id_create(&o.id));
 	struct svc_join ja = raw_join_request(&o.id, 2, 0), jb = raw_join_request(&o.id, 2, 1);
-	uint32_t serial = raw_send(&r, SVC_JOIN, &ja, sizeof(ja), NULL, 0);
+	uint32_t request_id = raw_send(&r, SVC_JOIN, &ja, sizeof(ja), NULL, 0);
 	raw_call(&peer, SVC_JOIN, &jb, sizeof(jb), NULL, 0, &reply);
-	raw_reply_to(&r, serial, &reply);
+	raw_reply_to(&r, request_id, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	o.comm = reply.join.comm_uid;
 	o.session = r.session;
@@ -527,14 +528,14 @@ static void another_user_may_not_meddle(void **state)
 				     .epoch = reply.join.epoch,
 				     .op = NCCLSVC_BARRIER,
 				     .peer = -1};
-	serial = raw_send(&r, SVC_SUBMIT, &barrier, sizeof(barrier), NULL, 0);
+	request_id = raw_send(&r, SVC_SUBMIT, &barrier, sizeof(barrier), NULL, 0);
 	ncclsvc_session *s = session_open(&d);
 	o.task = tasks_reach(s, NCCLSVC_WAITING_PEERS, 1).task;
 	clients_start(&client, 1, &d, tries_to_meddle, &o);
 	clients_end(&client, 1);
 	/* Nothing was cancelled. */
 	CHECK_EQ(raw_submit_wait(&peer, barrier).result, 0);
-	raw_reply_to(&r, serial, &reply);
+	raw_reply_to(&r, request_id, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	ncclsvc_close(s);
 	raw_region_close(&region);

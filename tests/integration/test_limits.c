@@ -107,13 +107,13 @@ static void a_registration_waits_for_what_is_let_go(void **state)
 	CHECK_EQ(reply.header.result, NCCLSVC_PROTOCOL);
 	raw_call(&r, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
-	const uint32_t serial = raw_send(&r, SVC_REGION_ADD, &add, sizeof(add), &region.fd, 1);
+	const uint32_t request_id = raw_send(&r, SVC_REGION_ADD, &add, sizeof(add), &region.fd, 1);
 	raw_call(&other, SVC_DAEMON_INFO, &info, sizeof(info), NULL, 0, &reply);
 	CHECK_EQ(reply.info.info.regions, 0);
 	while (read(far_end, data, sizeof(data)) > 0)
 		;
 	close(far_end);
-	raw_reply_to(&r, serial, &reply);
+	raw_reply_to(&r, request_id, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	/* A registration does not wait if no memory is being released. */
 	raw_refused(&other, SVC_REGION_ADD, &add, sizeof(add), &region.fd, 1, NCCLSVC_LIMIT,
@@ -323,10 +323,10 @@ static struct svc_record join_two(struct raw *a, struct raw *b)
 	ncclsvc_unique_id id;
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	struct svc_join join_a = raw_join_request(&id, 2, 0), join_b = raw_join_request(&id, 2, 1);
-	uint32_t serial = raw_send(a, SVC_JOIN, &join_a, sizeof(join_a), NULL, 0);
+	uint32_t request_id = raw_send(a, SVC_JOIN, &join_a, sizeof(join_a), NULL, 0);
 	raw_call(b, SVC_JOIN, &join_b, sizeof(join_b), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
-	raw_reply_to(a, serial, &reply);
+	raw_reply_to(a, request_id, &reply);
 	CHECK_EQ(reply.header.result, 0);
 	return (struct svc_record){.comm = reply.join.comm,
 				   .epoch = reply.join.epoch,
@@ -339,19 +339,19 @@ static void tasks_by_socket_are_limited(void **state)
 	struct daemon d;
 	struct raw a, b;
 	struct raw_reply reply;
-	uint32_t serials[SVC_SOCKET_TASKS];
+	uint32_t request_ids[SVC_SOCKET_TASKS];
 	(void)state;
 	daemon_start(&d, NULL);
 	raw_open(&a, &d);
 	raw_open(&b, &d);
 	struct svc_record task = join_two(&a, &b);
 	for (int i = 0; i < SVC_SOCKET_TASKS; i++)
-		serials[i] = raw_send(&a, SVC_SUBMIT, &task, sizeof(task), NULL, 0);
+		request_ids[i] = raw_send(&a, SVC_SUBMIT, &task, sizeof(task), NULL, 0);
 	raw_refused(&a, SVC_SUBMIT, &task, sizeof(task), NULL, 0, NCCLSVC_LIMIT, "socket");
 	for (int i = 0; i < SVC_SOCKET_TASKS; i++)
 		CHECK_EQ(raw_submit_wait(&b, task).result, 0);
 	for (int i = 0; i < SVC_SOCKET_TASKS; i++) {
-		raw_reply_to(&a, serials[i], &reply);
+		raw_reply_to(&a, request_ids[i], &reply);
 		CHECK_EQ(reply.header.result, 0);
 	}
 	raw_close(&a);

@@ -22,7 +22,7 @@ static void pair_open(struct pair *p)
 {
 	ncclsvc_unique_id id;
 	struct raw_reply reply;
-	uint32_t serial[2];
+	uint32_t request_id[2];
 	daemon_start(&p->d, NULL);
 	p->s = session_open(&p->d);
 	CHECK_OK(ncclsvc_unique_id_create(&id));
@@ -30,10 +30,10 @@ static void pair_open(struct pair *p)
 		struct svc_join join = raw_join_request(&id, 2, i);
 		raw_open(&p->r[i], &p->d);
 		raw_attach(&p->r[i], ENTRIES);
-		serial[i] = raw_send(&p->r[i], SVC_JOIN, &join, sizeof(join), NULL, 0);
+		request_id[i] = raw_send(&p->r[i], SVC_JOIN, &join, sizeof(join), NULL, 0);
 	}
 	for (int i = 0; i < 2; i++) {
-		raw_reply_to(&p->r[i], serial[i], &reply);
+		raw_reply_to(&p->r[i], request_id[i], &reply);
 		CHECK_EQ(reply.header.result, 0);
 	}
 	p->barrier = (struct svc_record){.comm = reply.join.comm,

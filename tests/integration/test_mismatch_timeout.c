@@ -483,7 +483,7 @@ static void late_tasks_get_the_same_status(void **state)
 	struct raw r[2];
 	struct raw_reply reply;
 	ncclsvc_unique_id id;
-	uint32_t serial[2];
+	uint32_t request_id[2];
 	(void)state;
 	daemon_start(&d, NULL);
 	CHECK_OK(ncclsvc_unique_id_create(&id));
@@ -491,10 +491,10 @@ static void late_tasks_get_the_same_status(void **state)
 		struct svc_join join = raw_join_request(&id, 2, k);
 		raw_open(&r[k], &d);
 		raw_attach(&r[k], 16);
-		serial[k] = raw_send(&r[k], SVC_JOIN, &join, sizeof(join), NULL, 0);
+		request_id[k] = raw_send(&r[k], SVC_JOIN, &join, sizeof(join), NULL, 0);
 	}
 	for (int k = 1; k >= 0; k--)
-		raw_reply_to(&r[k], serial[k], &reply);
+		raw_reply_to(&r[k], request_id[k], &reply);
 	struct svc_record task = {.comm = reply.join.comm,
 				  .epoch = reply.join.epoch,
 				  .op = NCCLSVC_BARRIER,

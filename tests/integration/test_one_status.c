@@ -191,7 +191,7 @@ static void a_deadlock_moves_the_queues(void **state)
 	struct raw_reply reply;
 	struct svc_record barrier = {.op = NCCLSVC_BARRIER, .peer = -1}, recv;
 	ncclsvc_unique_id id;
-	uint32_t serials[N];
+	uint32_t request_ids[N];
 	(void)state;
 	daemon_start(&d, NULL);
 	CHECK_OK(ncclsvc_unique_id_create(&id));
@@ -199,10 +199,10 @@ static void a_deadlock_moves_the_queues(void **state)
 		const struct svc_join j = raw_join_request(&id, N, k);
 		raw_open(&r[k], &d);
 		raw_attach(&r[k], ENTRIES);
-		serials[k] = raw_send(&r[k], SVC_JOIN, &j, sizeof(j), NULL, 0);
+		request_ids[k] = raw_send(&r[k], SVC_JOIN, &j, sizeof(j), NULL, 0);
 	}
 	for (int k = 0; k < N; k++) {
-		raw_reply_to(&r[k], serials[k], &reply);
+		raw_reply_to(&r[k], request_ids[k], &reply);
 		CHECK_EQ(reply.header.result, 0);
 	}
 	barrier.comm = reply.join.comm;

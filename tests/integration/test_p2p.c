@@ -427,15 +427,15 @@ static void tasks_after_a_deadline_get_its_status(void **state)
 static void join_two(struct raw *r, struct svc_join_reply *comms)
 {
 	ncclsvc_unique_id id;
-	uint32_t serials[2];
+	uint32_t request_ids[2];
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	for (int i = 0; i < 2; i++) {
 		struct svc_join join = raw_join_request(&id, 2, i);
-		serials[i] = raw_send(&r[i], SVC_JOIN, &join, sizeof(join), NULL, 0);
+		request_ids[i] = raw_send(&r[i], SVC_JOIN, &join, sizeof(join), NULL, 0);
 	}
 	for (int i = 0; i < 2; i++) {
 		struct raw_reply reply;
-		raw_reply_to(&r[i], serials[i], &reply);
+		raw_reply_to(&r[i], request_ids[i], &reply);
 		CHECK_EQ(reply.header.result, 0);
 		comms[i] = reply.join;
 	}

@@ -25,7 +25,7 @@ static void punch_and_submit(const struct daemon *d, struct svc_record record, u
 	struct raw_region region[2];
 	struct raw_reply reply;
 	struct stat st;
-	uint32_t serials[2];
+	uint32_t request_ids[2];
 	uint64_t number = 0;
 	ncclsvc_unique_id id;
 	CHECK_OK(ncclsvc_unique_id_create(&id));
@@ -34,13 +34,13 @@ static void punch_and_submit(const struct daemon *d, struct svc_record record, u
 		raw_attach(&r[i], 16);
 		region[i] = raw_region(&r[i], bytes);
 		struct svc_join join = raw_join_request(&id, 2, i);
-		serials[i] = raw_send(&r[i], SVC_JOIN, &join, sizeof(join), NULL, 0);
+		request_ids[i] = raw_send(&r[i], SVC_JOIN, &join, sizeof(join), NULL, 0);
 	}
 	CHECK_EQ(fallocate(region[0].fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
 			   (off_t)bytes),
 		 0);
 	for (int i = 0; i < 2; i++) {
-		raw_reply_to(&r[i], serials[i], &reply);
+		raw_reply_to(&r[i], request_ids[i], &reply);
 		CHECK_EQ(reply.header.result, 0);
 		record.comm = reply.join.comm;
 		record.epoch = reply.join.epoch;

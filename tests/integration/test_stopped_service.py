@@ -52,8 +52,8 @@ class Systemd:
             elif line.startswith(b"NEGOTIATE"):
                 connection.send(b"AGREE_UNIX_FD\r\n")
         while call := connection.recv(4096):
-            serial, = struct.unpack_from("<I", call, 8)
-            connection.send(self.reply(serial, *self.answer(call)))
+            request_id, = struct.unpack_from("<I", call, 8)
+            connection.send(self.reply(request_id, *self.answer(call)))
 
     def answer(self, call):
         if b"Hello" in call:
@@ -67,10 +67,10 @@ class Systemd:
         return "v", b"\1s\0\0" + text(self.states[unit])
 
     @staticmethod
-    def reply(serial, signature, body):
-        fields = struct.pack("<BBBBI", 5, 1, ord("u"), 0, serial)
+    def reply(request_id, signature, body):
+        fields = struct.pack("<BBBBI", 5, 1, ord("u"), 0, request_id)
         fields += struct.pack("<BBBBB", 8, 1, ord("g"), 0, len(signature)) + signature.encode() + b"\0"
-        head = struct.pack("<BBBBIII", ord("l"), 2, 1, 1, len(body), serial, len(fields))
+        head = struct.pack("<BBBBIII", ord("l"), 2, 1, 1, len(body), request_id, len(fields))
         return padded(head + fields, 8) + body
 
     def close(self):

@@ -133,12 +133,12 @@ class Daemon(unittest.TestCase):
 
     def begin(self, session, comm_id, nranks, rank, flags=0):
         """Returns when the JOIN waits for the others: the daemon handles a session's requests in order."""
-        serial = session.send(svc.JOIN, svc.join_request(comm_id, nranks, rank, -1, flags, 0))
+        request_id = session.send(svc.JOIN, svc.join_request(comm_id, nranks, rank, -1, flags, 0))
         session.call(svc.DAEMON_INFO, bytes(8))
-        return serial
+        return request_id
 
-    def joined(self, session, serial):
-        body, _ = session.reply(serial)
+    def joined(self, session, request_id):
+        body, _ = session.reply(request_id)
         return svc.Comm(body)
 
 
@@ -186,7 +186,7 @@ class PodsTest(Daemon):
         # The subcommunicators of a split admit the same tenants.
         sent = [(s, s.send(svc.SPLIT, struct.pack("=IiiIQHHHH48s", c.handle, 0, 0, 0, 0, 0, 0, 0, 0, b"")))
                 for s, c in zip((other, first), comm)]
-        parts = {self.joined(s, serial).uid for s, serial in sent}
+        parts = {self.joined(s, request_id).uid for s, request_id in sent}
         self.assertEqual(len(parts), 1)
         listed = {c["comm"]: c for c in self.listed("comms", 0)["comms"]}
         self.assertEqual(listed[parts.pop()]["admit"], "user")
@@ -198,9 +198,9 @@ class PodsTest(Daemon):
         first, stranger = self.pod(POD_A), self.pod(POD_B, user=BOB)
         waiting = self.begin(first, comm_id, 2, 0, ADMIT_ANY)
         comm = stranger.join(comm_id, 2, 1)
-        serials = [(s, s.submit(c, svc.BARRIER)) for s, c in ((stranger, comm), (first, self.joined(first, waiting)))]
-        for s, serial in serials:
-            s.wait(serial)
+        request_ids = [(s, s.submit(c, svc.BARRIER)) for s, c in ((stranger, comm), (first, self.joined(first, waiting)))]
+        for s, request_id in request_ids:
+            s.wait(request_id)
         # Members see the names.
         with self.groups.inside(POD_B):
             (listed,) = self.listed("comms", BOB)["comms"]

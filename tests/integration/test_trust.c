@@ -42,7 +42,7 @@ static void welcome(int sock)
 	} m = {
 		.header = {.length = sizeof(m),
 			   .opcode = SVC_HELLO | SVC_REPLY,
-			   .serial = SVC_HELLO},
+			   .request_id = SVC_HELLO},
 		.body = {.version = SVC_PROTOCOL_MAX,
 			 .version_min = SVC_PROTOCOL_MIN,
 			 .version_max = SVC_PROTOCOL_MAX,

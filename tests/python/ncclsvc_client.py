@@ -214,7 +214,7 @@ class Session:
     """One connection."""
 
     def __init__(self, path, name="python", versions=(1, 1), timeout=20.0):
-        self.serial = 0
+        self.request_id = 0
         self.events = []
         self.replies = {}
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
@@ -246,8 +246,8 @@ class Session:
     # Messages
 
     def send(self, opcode, body, fds=()):
-        self.serial += 1
-        message = HEADER.pack(HEADER.size + len(body), opcode, 0, self.serial, 0) + body
+        self.request_id += 1
+        message = HEADER.pack(HEADER.size + len(body), opcode, 0, self.request_id, 0) + body
         try:
             if fds:
                 socket.send_fds(self.sock, [message], fds)
@@ -255,7 +255,7 @@ class Session:
                 self.sock.send(message)
         except BrokenPipeError:
             pass  # the daemon's reason for closing can still be read
-        return self.serial
+        return self.request_id
 
     def receive(self):
         """Takes one message: an event, or a reply that a caller waits for."""
@@ -268,19 +268,19 @@ class Session:
             data, fds, flags, _ = socket.recv_fds(self.sock, MESSAGE_MAX, 4)
         if not data:
             raise ServiceError(-9, "the daemon closed the connection")
-        length, opcode, reserved, serial, result = HEADER.unpack(data[: HEADER.size])
+        length, opcode, reserved, request_id, result = HEADER.unpack(data[: HEADER.size])
         if length != len(data) or reserved or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             raise ServiceError(-2, "the daemon sent what is no message")
         body = data[HEADER.size:]
         if opcode & REPLY:
-            self.replies[serial] = (opcode & ~REPLY, result, body, fds)
+            self.replies[request_id] = (opcode & ~REPLY, result, body, fds)
         else:
             self.events.append((opcode, body))
 
-    def reply(self, serial):
-        while serial not in self.replies:
+    def reply(self, request_id):
+        while request_id not in self.replies:
             self.receive()
-        opcode, result, body, fds = self.replies.pop(serial)
+        opcode, result, body, fds = self.replies.pop(request_id)
         if result == 0:
             return body, fds
         for fd in fds:
@@ -335,11 +335,11 @@ class Session:
                            dst[1], timeout_ns, timeline[0], 0, timeline[1])
 
     def submit(self, *args, **more):
-        """Submits a record with these fields. Returns the request's serial, to wait for."""
+        """Submits a record with these fields. Returns the request's id, to wait for."""
         return self.send(SUBMIT, self.record(*args, **more))
 
-    def wait(self, serial):
-        body, _ = self.reply(serial)
+    def wait(self, request_id):
+        body, _ = self.reply(request_id)
         return Status(body)
 
     def all_reduce(self, comm, src, dst, count, dtype, redop=SUM, timeout_ns=0):

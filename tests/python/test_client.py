@@ -148,8 +148,8 @@ class ClientTest(unittest.TestCase):
     def test_the_world(self):
         sessions = [self.connect() for _ in range(3)]
         request = svc.join_request(bytes(128), 0, -1, -1, 1, 0)
-        serials = [s.send(svc.JOIN, request) for s in sessions]
-        comms = [svc.Comm(s.reply(n)[0]) for s, n in zip(sessions, serials)]
+        request_ids = [s.send(svc.JOIN, request) for s in sessions]
+        comms = [svc.Comm(s.reply(n)[0]) for s, n in zip(sessions, request_ids)]
         self.assertEqual(sorted(c.rank for c in comms), [0, 1, 2])
         self.assertEqual({c.nranks for c in comms}, {3})
         with self.assertRaises(svc.ServiceError) as caught:
@@ -167,7 +167,7 @@ class ClientTest(unittest.TestCase):
             comm = session.join(comm_id, 2, 0)
             late = results.get(timeout=WAIT)
             self.assertNotEqual(late, os.getpid())
-            serial = session.submit(comm, svc.BARRIER)
+            request_id = session.submit(comm, svc.BARRIER)
             task = eventually(
                 lambda: next((t for t in observer.tasks() if t.state == "waiting-peers"), None),
                 "waiting task")
@@ -177,7 +177,7 @@ class ClientTest(unittest.TestCase):
             self.assertEqual(task.comm, comm.uid)
             self.assertEqual(task.session, session.id)
             go.set()
-            status = session.wait(serial)
+            status = session.wait(request_id)
             self.assertEqual(status.result, 0)
             self.assertLessEqual(status.submitted_ns, status.done_ns)
             self.assertEqual(results.get(timeout=WAIT), "done")
@@ -189,18 +189,18 @@ class ClientTest(unittest.TestCase):
             first = a.send(svc.JOIN, svc.join_request(comm_id, 2, 0, -1, 0, 0))
             comm_b = b.join(comm_id, 2, 1)
             comm_a = svc.Comm(a.reply(first)[0])
-            serial = a.submit(comm_a, svc.BARRIER)
+            request_id = a.submit(comm_a, svc.BARRIER)
             task = eventually(lambda: b.tasks(), "task")[0]
             self.assertEqual(b.cancel_task(task.task), 1)
             with self.assertRaises(svc.ServiceError) as caught:
-                a.wait(serial)
+                a.wait(request_id)
             self.assertEqual(caught.exception.result, "CANCELLED")
             with self.assertRaises(svc.ServiceError) as caught:
                 b.barrier(comm_b)
             self.assertEqual(caught.exception.result, "CANCELLED")
-            serial = a.submit(comm_a, svc.BARRIER, timeout_ns=50_000_000)
+            request_id = a.submit(comm_a, svc.BARRIER, timeout_ns=50_000_000)
             with self.assertRaises(svc.ServiceError) as caught:
-                a.wait(serial)
+                a.wait(request_id)
             self.assertEqual(caught.exception.result, "TIMEOUT")
             self.assertEqual(caught.exception.status.missing, [1])
 
@@ -278,13 +278,13 @@ class ClientTest(unittest.TestCase):
         with svc.Session(self.daemon.path) as session:
             names = {session.send(opcode, body): name for name, (opcode, body) in make_corpus.BODIES.items()}
             session.call(svc.LIST, struct.pack("=IIQ", svc.LIST_TASKS, 0, 0))
-            for serial, (_, result, body, fds) in session.replies.items():
+            for request_id, (_, result, body, fds) in session.replies.items():
                 for fd in fds:
                     os.close(fd)
                 if result < 0:
                     text = svc.text_of(svc.ERROR.unpack(body)[4])
-                    self.assertNotIn("the body has", text, names[serial])
-                    self.assertNotIn("has no opcode", text, names[serial])
+                    self.assertNotIn("the body has", text, names[request_id])
+                    self.assertNotIn("has no opcode", text, names[request_id])
 
     def test_bad_requests_are_answered(self):
         with self.connect() as session:
@@ -334,12 +334,12 @@ class ClientTest(unittest.TestCase):
             first = session.send(svc.JOIN, svc.join_request(comm_id, 2, 0, -1, 0, 0))
             other.join(comm_id, 2, 1)
             comm = svc.Comm(session.reply(first)[0])
-            serial = session.submit(comm, svc.BARRIER)
+            request_id = session.submit(comm, svc.BARRIER)
             eventually(other.tasks, "task")
             other.sock.shutdown(socket.SHUT_RDWR)
             other.close()
             with self.assertRaises(svc.ServiceError) as caught:
-                session.wait(serial)
+                session.wait(request_id)
             self.assertEqual(caught.exception.result, "PEER_GONE")
             self.assertEqual(caught.exception.status.rank_a, 1)
 

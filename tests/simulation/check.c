@@ -34,7 +34,7 @@ struct seen_epoch {
 	uint64_t internode_id;
 	int32_t pids[RANKS_MAX];
 	uint32_t nodes[RANKS_MAX];
-	uint64_t serial;
+	uint64_t nccl_id;
 	uint8_t unique[NCCLSVC_ID_BYTES];
 	bool started[NODES_MAX]; /* on that node */
 };
@@ -62,7 +62,7 @@ struct seen_plan {
 /* An NCCL communicator that spans nodes. */
 struct seen_creation {
 	struct seen_creation *prev, *next;
-	uint64_t serial;
+	uint64_t nccl_id;
 	uint8_t unique[NCCLSVC_ID_BYTES];
 };
 
@@ -176,7 +176,7 @@ static struct seen_epoch *note_epoch(const struct communicator *m, const struct 
 		e->nodes[k] = c->epoch_start.members[k].node;
 	}
 	if (m->nccl_comm) {
-		e->serial = m->nccl_comm->serial;
+		e->nccl_id = m->nccl_comm->nccl_id;
 		memcpy(e->unique, m->nccl_comm->id, sizeof(e->unique));
 	}
 	DL_APPEND(epochs, e);
@@ -197,7 +197,7 @@ static void compare_epoch(uint32_t node, const struct seen_epoch *e, const struc
 			     e->epoch, e->id[0], e->id[1], k, w->pid, w->node, node, e->pids[k],
 			     e->nodes[k]);
 	}
-	if (m->nccl_comm && (m->nccl_comm->serial != e->serial ||
+	if (m->nccl_comm && (m->nccl_comm->nccl_id != e->nccl_id ||
 			     memcmp(m->nccl_comm->id, e->unique, sizeof(e->unique)) != 0))
 		fail("epoch %u of %02x%02x: node %u has a different NCCL communicator than other "
 		     "nodes",
@@ -426,16 +426,16 @@ void check_creation(uint32_t node, const struct creation *k)
 	struct nccl_comm *p;
 	struct seen_creation *s;
 	DL_SEARCH_SCALAR(nodes[node].gpus.nccl_comms, p, number, k->number);
-	if (!p || !k->serial)
+	if (!p || !k->nccl_id)
 		return;
-	DL_SEARCH_SCALAR(creations, s, serial, k->serial);
+	DL_SEARCH_SCALAR(creations, s, nccl_id, k->nccl_id);
 	if (s && !same_id(s->unique, p->id))
 		fail("node %u makes its part of NCCL communicator %#llx with a different id", node,
-		     (unsigned long long)k->serial);
+		     (unsigned long long)k->nccl_id);
 	if (s)
 		return;
 	s = make(sizeof(*s));
-	s->serial = k->serial;
+	s->nccl_id = k->nccl_id;
 	memcpy(s->unique, p->id, sizeof(s->unique));
 	DL_APPEND(creations, s);
 }
@@ -471,7 +471,7 @@ static void check_waiting(const struct trainer *t)
 		if (!may_wait)
 			fail("pid %d (node %u) waits for ever: request %u (kind %d) on %02x%02x as "
 			     "rank %u, epoch %u%s",
-			     t->session.pid, t->node, r->serial, r->kind, r->id[0], r->id[1],
+			     t->session.pid, t->node, r->request_id, r->kind, r->id[0], r->id[1],
 			     r->rank, r->epoch, r->deadline ? ", with a deadline" : "");
 	}
 }

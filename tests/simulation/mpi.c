@@ -25,7 +25,7 @@ struct transfer {
 	const void *source;
 	size_t bytes;
 	void *cookie;
-	uint64_t serial;
+	uint64_t request_id;
 };
 
 static uint64_t last[NODES_MAX][NODES_MAX];  /* arrival time of the last message */
@@ -33,7 +33,7 @@ static uint64_t until[NODES_MAX][NODES_MAX]; /* for a lost node: later messages 
 static uint64_t late[NODES_MAX][NODES_MAX];  /* additional delay of all messages */
 static struct message *inbox[NODES_MAX], *given[NODES_MAX];
 static struct transfer *receives, *sends;
-static uint64_t serials;
+static uint64_t request_ids;
 static struct {
 	struct carrier_done done[64];
 	uint32_t n;
@@ -120,7 +120,7 @@ static void is_over(uint32_t node, void *cookie, size_t bytes, bool failed)
 static void move_bytes(void *arg)
 {
 	struct transfer *f, *r;
-	DL_SEARCH_SCALAR(sends, f, serial, *(uint64_t *)arg);
+	DL_SEARCH_SCALAR(sends, f, request_id, *(uint64_t *)arg);
 	if (!f || !arrives(f->from, f->to)) /* the transfer was forgotten, or is lost */
 		return;
 	DL_FOREACH (receives, r)
@@ -155,9 +155,9 @@ static int send_bytes(const void *from, size_t bytes, int node, int tag, void *c
 			       .source = from,
 			       .bytes = bytes,
 			       .cookie = cookie,
-			       .serial = ++serials};
+			       .request_id = ++request_ids};
 	DL_APPEND(sends, f);
-	*arg = f->serial;
+	*arg = f->request_id;
 	at(now_ns + delay(), -1, move_bytes, arg);
 	return 0;
 }

@@ -39,7 +39,7 @@ static struct comms *comms_of(const struct scheduler *x)
 
 struct note {
 	struct scheduler *scheduler;
-	uint32_t slot, epoch, asker, serial;
+	uint32_t slot, epoch, asker, request_id;
 	uint64_t number;
 	struct plan *plan;
 };
@@ -66,7 +66,7 @@ static void on_plan_gone(void *arg)
 static void on_dropped(void *arg)
 {
 	const struct note *n = arg;
-	plan_dropped(comms_of(n->scheduler), n->asker, n->serial);
+	plan_dropped(comms_of(n->scheduler), n->asker, n->request_id);
 }
 
 static void let_plan_go(struct scheduler *x, struct running *r)
@@ -81,7 +81,7 @@ static void drop_plan(struct scheduler *x, const struct command *c)
 	struct running *r = find(x, c->plan.comm);
 	if (c->plan.asker)
 		later(x, 1000, MS, on_dropped,
-		      (struct note){.asker = c->plan.asker, .serial = c->plan.serial});
+		      (struct note){.asker = c->plan.asker, .request_id = c->plan.request_id});
 	if (!r || !r->plan || c->plan.number != r->plan->number)
 		return;
 	const struct communicator *m = comms_of(x)->comm_by_slot[r->slot];

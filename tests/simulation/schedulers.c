@@ -121,7 +121,7 @@ int __wrap_svc_send(int sock, const void *message, size_t length, const int *fds
 	(void)flags;
 	if (length == sizeof(*h) + sizeof(struct svc_submit_reply))
 		memcpy(&st, h + 1, sizeof(st));
-	program_completed((uint32_t)sock, h->serial, &st);
+	program_completed((uint32_t)sock, h->request_id, &st);
 	return 0;
 }
 
@@ -333,11 +333,11 @@ struct svc_record node_record(uint8_t op, int32_t peer, uint32_t comm, uint64_t 
 				   .timeout_ns = timeout_ns};
 }
 
-struct task *node_task(uint32_t node, uint32_t comm, uint32_t rank, uint32_t serial)
+struct task *node_task(uint32_t node, uint32_t comm, uint32_t rank, uint32_t request_id)
 {
 	const struct comm *c = nodes[node].scheduler->comms[comm];
 	struct task *t = c ? c->members[rank].queue : NULL;
-	while (t && t->serial != serial)
+	while (t && t->request_id != request_id)
 		t = t->next;
 	return t;
 }

@@ -61,8 +61,8 @@ void node_command(uint32_t node, const struct command *c);
 void node_turn(uint32_t node);
 /* Gives the node a turn in each interval, until that time. */
 void node_look(uint32_t node, uint64_t interval, uint64_t until);
-/* The queued task with that serial, or NULL. */
-struct task *node_task(uint32_t node, uint32_t comm, uint32_t rank, uint32_t serial);
+/* The queued task with that request id, or NULL. */
+struct task *node_task(uint32_t node, uint32_t comm, uint32_t rank, uint32_t request_id);
 void node_cancel(uint32_t node, enum svc_cancel_kind kind, uint64_t id);
 void run_until(uint64_t time);
 /* Ends all communicators, calls check until the end, and frees the memory. Returns false with
@@ -85,7 +85,7 @@ void mpi_delay(uint32_t from, uint32_t to, uint64_t by);
 /* ---- Defined by each simulation ---- */
 
 /* The session's task has ended. */
-void program_completed(uint32_t session, uint32_t serial, const ncclsvc_status *st);
+void program_completed(uint32_t session, uint32_t request_id, const ncclsvc_status *st);
 /* The supervisor gets an event. */
 void program_event(uint32_t node, const struct event *event);
 /* Called after each round of the scheduler. */

@@ -132,7 +132,7 @@ enum asking { ASK_JOIN = 1, ASK_SPLIT, ASK_PLAN, ASK_LEAVE, ASK_DROP, ASK_CANCEL
 struct request {
 	struct request *prev, *next;
 	enum asking kind;
-	uint32_t serial, handle;
+	uint32_t request_id, handle;
 	uint8_t id[NCCLSVC_ID_BYTES]; /* of the communicator */
 	uint32_t nranks, rank, epoch;
 	bool cuda;
@@ -155,7 +155,7 @@ struct trainer {
 	uint32_t node, place;
 	bool dying;
 	bool fail_fast; /* its JOINs carry SVC_JOIN_FAIL_FAST */
-	uint32_t last_serial;
+	uint32_t last_request_id;
 	struct request *requests;
 	struct belief beliefs[HANDLES_MAX]; /* by handle */
 };

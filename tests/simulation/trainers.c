@@ -44,10 +44,10 @@ static struct comms *comms_of(const struct trainer *t)
 
 /* ---- Requests ---- */
 
-static struct request *find(const struct trainer *t, uint32_t serial)
+static struct request *find(const struct trainer *t, uint32_t request_id)
 {
 	struct request *r;
-	DL_SEARCH_SCALAR(t->requests, r, serial, serial);
+	DL_SEARCH_SCALAR(t->requests, r, request_id, request_id);
 	return r;
 }
 
@@ -59,7 +59,7 @@ static struct request *ask(struct trainer *t, enum asking kind, const struct bel
 	if (!r)
 		abort();
 	r->kind = kind;
-	r->serial = ++t->last_serial;
+	r->request_id = ++t->last_request_id;
 	r->handle = handle;
 	r->nranks = of_what->nranks;
 	r->rank = of_what->rank;
@@ -131,15 +131,16 @@ static const char *asking_name(enum asking a)
 	return names[a];
 }
 
-static struct request *take(struct trainer *t, uint32_t serial, unsigned opcode)
+static struct request *take(struct trainer *t, uint32_t request_id, unsigned opcode)
 {
 	static const unsigned opcodes[] = {
 		[ASK_JOIN] = SVC_JOIN,	 [ASK_SPLIT] = SVC_SPLIT,    [ASK_PLAN] = SVC_PLAN_COMMIT,
 		[ASK_LEAVE] = SVC_LEAVE, [ASK_DROP] = SVC_PLAN_DROP, [ASK_CANCEL] = SVC_JOIN_CANCEL,
 	};
-	struct request *r = find(t, serial);
+	struct request *r = find(t, request_id);
 	if (!r) {
-		fail("pid %d: a reply to request %u, which is not pending", t->session.pid, serial);
+		fail("pid %d: a reply to request %u, which is not pending", t->session.pid,
+		     request_id);
 		return NULL;
 	}
 	if (opcodes[r->kind] != opcode)
@@ -200,14 +201,14 @@ void session_watch_process(struct session *c)
 	c->process = (struct process){.watched = true, .pid = c->pid, .fd = -1};
 }
 
-void session_reply(struct session *c, unsigned opcode, uint32_t serial, const void *body,
+void session_reply(struct session *c, unsigned opcode, uint32_t request_id, const void *body,
 		   size_t size, const int *fds, unsigned nfds)
 {
 	struct trainer *t = of(c);
 	(void)size;
 	(void)fds;
 	(void)nfds;
-	struct request *r = take(t, serial, opcode);
+	struct request *r = take(t, request_id, opcode);
 	if (!r)
 		return;
 	trace((int)t->node, "pid %d: %s of %02x%02x as rank %u is done", c->pid,
@@ -216,7 +217,7 @@ void session_reply(struct session *c, unsigned opcode, uint32_t serial, const vo
 	free(r);
 }
 
-void session_error(struct session *c, unsigned opcode, uint32_t serial, int result,
+void session_error(struct session *c, unsigned opcode, uint32_t request_id, int result,
 		   const char *format, ...)
 {
 	struct trainer *t = of(c);
@@ -225,7 +226,7 @@ void session_error(struct session *c, unsigned opcode, uint32_t serial, int resu
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	struct request *r = take(t, serial, opcode);
+	struct request *r = take(t, request_id, opcode);
 	if (!r)
 		return;
 	trace((int)t->node, "pid %d: %s of %02x%02x as rank %u fails: %s: %s", c->pid,
@@ -282,8 +283,8 @@ void trainer_join(struct trainer *t, const uint8_t *id, uint32_t nranks, uint32_
 	memcpy(j.id, id, sizeof(j.id));
 	trace((int)t->node, "pid %d asks: JOIN %02x%02x as rank %u of %u, timeout %.1f s",
 	      t->session.pid, id[0], id[1], rank, nranks, (double)timeout / (double)S);
-	const uint32_t serial = ask(t, ASK_JOIN, &b, 0, timeout)->serial;
-	comm_join(comms_of(t), &t->session, serial, &j);
+	const uint32_t request_id = ask(t, ASK_JOIN, &b, 0, timeout)->request_id;
+	comm_join(comms_of(t), &t->session, request_id, &j);
 }
 
 void trainer_cancel(struct trainer *t, const struct request *r)
@@ -291,14 +292,14 @@ void trainer_cancel(struct trainer *t, const struct request *r)
 	struct belief b = {.rank = r->rank};
 	memcpy(b.id, r->id, sizeof(b.id));
 	trace((int)t->node, "pid %d asks: JOIN_CANCEL", t->session.pid);
-	const uint32_t join = r->serial;
+	const uint32_t join = r->request_id;
 	/* The cancel also drops a broken membership. */
 	for (uint32_t h = 0; h < HANDLES_MAX; h++)
 		if (t->beliefs[h].held && t->beliefs[h].rank == b.rank &&
 		    !memcmp(t->beliefs[h].id, b.id, sizeof(b.id)))
 			t->beliefs[h].held = false;
-	const uint32_t serial = ask(t, ASK_CANCEL, &b, 0, 0)->serial;
-	comm_join_cancel(&t->session, serial, join);
+	const uint32_t request_id = ask(t, ASK_CANCEL, &b, 0, 0)->request_id;
+	comm_join_cancel(&t->session, request_id, join);
 }
 
 void trainer_leave(struct trainer *t, uint32_t handle)
@@ -306,11 +307,11 @@ void trainer_leave(struct trainer *t, uint32_t handle)
 	struct belief *b = &t->beliefs[handle];
 	trace((int)t->node, "pid %d asks: LEAVE %02x%02x, rank %u", t->session.pid, b->id[0],
 	      b->id[1], b->rank);
-	const uint32_t serial = ask(t, ASK_LEAVE, b, handle, 0)->serial;
+	const uint32_t request_id = ask(t, ASK_LEAVE, b, handle, 0)->request_id;
 	if (!b->held)
 		return;
 	b->held = false;
-	comm_leave(&t->session, serial, handle);
+	comm_leave(&t->session, request_id, handle);
 }
 
 void trainer_split(struct trainer *t, uint32_t handle, int32_t colour, int32_t key,
@@ -324,7 +325,7 @@ void trainer_split(struct trainer *t, uint32_t handle, int32_t colour, int32_t k
 	struct request *r = ask(t, ASK_SPLIT, b, handle, timeout);
 	r->colour = colour;
 	r->key = key;
-	comm_split(&t->session, r->serial, &s);
+	comm_split(&t->session, r->request_id, &s);
 }
 
 /* Plans a ring; a wrong plan has a Send that no rank receives. */
@@ -354,8 +355,8 @@ void trainer_commit(struct trainer *t, uint32_t handle, bool wrong, uint64_t tim
 	trace((int)t->node, "pid %d asks: PLAN_COMMIT on %02x%02x, rank %u, %s, timeout %.1f s",
 	      t->session.pid, b->id[0], b->id[1], b->rank, wrong ? "wrong" : "right",
 	      (double)timeout / (double)S);
-	const uint32_t serial = ask(t, ASK_PLAN, b, handle, timeout)->serial;
-	plan_commit(&t->session, serial, &commit, fd);
+	const uint32_t request_id = ask(t, ASK_PLAN, b, handle, timeout)->request_id;
+	plan_commit(&t->session, request_id, &commit, fd);
 	close(fd);
 }
 
@@ -365,9 +366,9 @@ void trainer_drop(struct trainer *t, uint32_t handle)
 	const struct svc_plan_drop drop = {.comm = handle, .plan = b->plan};
 	trace((int)t->node, "pid %d asks: PLAN_DROP on %02x%02x", t->session.pid, b->id[0],
 	      b->id[1]);
-	const uint32_t serial = ask(t, ASK_DROP, b, handle, 0)->serial;
+	const uint32_t request_id = ask(t, ASK_DROP, b, handle, 0)->request_id;
 	b->plan = 0;
-	plan_terminate(comms_of(t), &t->session, serial, &drop);
+	plan_terminate(comms_of(t), &t->session, request_id, &drop);
 }
 
 /* ---- Beginning and end ---- */

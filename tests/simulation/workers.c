@@ -189,11 +189,11 @@ bool gpu_session_known(struct memory *s, struct gpu *g, struct session *c)
 
 /* ---- Shares: members have no GPU memory here ---- */
 
-void memory_unshared(struct memory *s, struct session *c, uint32_t serial, uint32_t region,
+void memory_unshared(struct memory *s, struct session *c, uint32_t request_id, uint32_t region,
 		     uint32_t wait_ms)
 {
 	(void)s;
-	(void)serial;
+	(void)request_id;
 	(void)wait_ms;
 	fail("pid %d waits for other members to unmap region %u", c->pid, region);
 }

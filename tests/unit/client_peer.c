@@ -32,12 +32,12 @@ static void put(struct peer *p, const struct svc_header *to, int result, const v
 	unsigned char message[SVC_LIST_MESSAGE_MAX] = {0};
 	struct svc_header h = {
 		.length = (uint32_t)(sizeof(h) + size),
-		.opcode = to->serial ? to->opcode | SVC_REPLY : to->opcode,
-		.serial = to->serial,
+		.opcode = to->request_id ? to->opcode | SVC_REPLY : to->opcode,
+		.request_id = to->request_id,
 		.result = result,
 	};
-	if (p->fault == WRONG_SERIAL)
-		h.serial += 17;
+	if (p->fault == WRONG_REQUEST_ID)
+		h.request_id += 17;
 	memcpy(message, &h, sizeof(h));
 	if (size)
 		memcpy(message + sizeof(h), body, size);
@@ -271,7 +271,7 @@ static void region_del(struct peer *p, const struct svc_header *h, const struct 
 
 static void info(struct peer *p, const struct svc_header *h)
 {
-	struct svc_daemon_info_reply reply = {.info = {.pid = (int)h->serial}};
+	struct svc_daemon_info_reply reply = {.info = {.pid = (int)h->request_id}};
 	put(p, h, 0, &reply, sizeof(reply), NULL, 0);
 }
 
@@ -307,7 +307,8 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 		break;
 	case SVC_DAEMON_INFO:
 		if (p->fault == UNASKED_REPLY)
-			info(p, &(struct svc_header){.opcode = SVC_SUBMIT, .serial = 0x80000001});
+			info(p,
+			     &(struct svc_header){.opcode = SVC_SUBMIT, .request_id = 0x80000001});
 		info(p, h);
 		break;
 	case SVC_REGION_ADD:
@@ -359,7 +360,7 @@ static void serve(struct peer *p)
 	}
 	REQUIRE(svc_check_request(SVC_PROTOCOL_MAX, message, (size_t)n, nfds, &h, text) ==
 		SVC_GOOD);
-	REQUIRE(h.serial != 0);
+	REQUIRE(h.request_id != 0);
 	p->opcodes[h.opcode]++;
 	svc_close_fds(fds, nfds);
 	if (p->hold && h.opcode == SVC_DAEMON_INFO) {

@@ -323,7 +323,7 @@ int32_t submit_by_socket(uint32_t trainer, struct svc_record r)
 	assert_int_equal(poll(&p, 1, WAIT_NS / 1000000), 1);
 	assert_true(recv(p.fd, &reply, sizeof(reply), 0) > 0);
 	assert_int_equal(reply.header.opcode, SVC_SUBMIT | SVC_REPLY);
-	assert_int_equal(reply.header.serial, 7);
+	assert_int_equal(reply.header.request_id, 7);
 	return reply.header.result;
 }
 

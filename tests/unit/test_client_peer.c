@@ -35,7 +35,7 @@ static void bad_daemons_are_refused_and_nothing_leaks(void **state)
 		{SAYS_NOTHING, NCCLSVC_TIMEOUT, "does not answer"},
 		{HANGS_UP_UNREAD, NCCLSVC_LIMIT, "full"},
 		{SHORT_REPLY, NCCLSVC_PROTOCOL, "HELLO"},
-		{WRONG_SERIAL, NCCLSVC_PROTOCOL, "a different request"},
+		{WRONG_REQUEST_ID, NCCLSVC_PROTOCOL, "a different request"},
 		{STRAY_FD, NCCLSVC_PROTOCOL, "file descriptors"},
 		{NO_RING_FDS, NCCLSVC_PROTOCOL, "file descriptors"},
 		{UNSEALED_RING, NCCLSVC_PROTOCOL, "F_SEAL_SHRINK"},
@@ -113,11 +113,11 @@ static void replies_find_their_threads_in_any_order(void **state)
 	for (int i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, ask, s), 0);
 	for (int i = 0; i < THREADS; i++) {
-		void *serial;
-		pthread_join(threads[i], &serial);
-		assert_in_range((uintptr_t)serial, 1, 63);
-		assert_false(seen[(uintptr_t)serial]);
-		seen[(uintptr_t)serial] = true;
+		void *request_id;
+		pthread_join(threads[i], &request_id);
+		assert_in_range((uintptr_t)request_id, 1, 63);
+		assert_false(seen[(uintptr_t)request_id]);
+		seen[(uintptr_t)request_id] = true;
 	}
 	ncclsvc_close(s);
 }

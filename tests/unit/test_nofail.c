@@ -114,7 +114,7 @@ static uint32_t answers(struct scheduler *scheduler)
 	while (n < CANCELS)
 		if (!scheduler_next_event(scheduler, &event))
 			usleep(100);
-		else if (event.kind != EVENT_CANCELLED || event.cancelled.serial != n++)
+		else if (event.kind != EVENT_CANCELLED || event.cancelled.request_id != n++)
 			break;
 	return n;
 }
@@ -146,7 +146,7 @@ static int commands_without_memory(bool reserve)
 		scheduler_command(scheduler, &(struct command){.kind = COMMAND_CANCEL,
 							       .cancel = {.kind = SVC_CANCEL_TASK,
 									  .id = i + 1,
-									  .serial = i}});
+									  .request_id = i}});
 	if (nofail_reserve_fill() || account_memory_left(a, 0))
 		return 3;
 	sem_post(&go_on);

@@ -16,8 +16,9 @@ static char text[SVC_TEXT_BYTES];
 
 static size_t compose(unsigned opcode, size_t body)
 {
-	struct svc_header h = {
-		.length = (uint32_t)(sizeof(h) + body), .opcode = (uint16_t)opcode, .serial = 7};
+	struct svc_header h = {.length = (uint32_t)(sizeof(h) + body),
+			       .opcode = (uint16_t)opcode,
+			       .request_id = 7};
 	memset(message, 0, sizeof(message));
 	memcpy(message, &h, sizeof(h));
 	return h.length;
@@ -126,7 +127,7 @@ static void every_opcode_is_accepted_as_its_shape_says(void **state)
 		size_t n = compose(op, shape->request);
 		assert_int_equal(judge(n, shape->request_fds), SVC_GOOD);
 		assert_int_equal(header.opcode, op);
-		assert_int_equal(header.serial, 7);
+		assert_int_equal(header.request_id, 7);
 		assert_true(sizeof(struct svc_header) + shape->reply <= SVC_MESSAGE_MAX);
 		assert_true(shape->request_fds <= SVC_FDS_MAX && shape->reply_fds <= SVC_FDS_MAX);
 	}
@@ -181,7 +182,7 @@ static void unknown_opcodes_are_refused(void **state)
 		assert_null(svc_shape_of(SVC_PROTOCOL_MAX, op));
 		size_t n = compose(op, 0);
 		assert_int_equal(judge(n, 0), SVC_BAD);
-		assert_int_equal(header.serial, 7);
+		assert_int_equal(header.request_id, 7);
 	}
 	assert_null(svc_shape_of(SVC_PROTOCOL_MAX, UINT32_MAX));
 }

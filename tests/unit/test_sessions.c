@@ -245,7 +245,7 @@ static void ask(struct scene *x, int i)
 	struct {
 		struct svc_header header;
 		struct svc_daemon_info_request body;
-	} m = {.header = {.length = sizeof(m), .opcode = SVC_DAEMON_INFO, .serial = 1}};
+	} m = {.header = {.length = sizeof(m), .opcode = SVC_DAEMON_INFO, .request_id = 1}};
 	x->session[i]->version = SVC_PROTOCOL_MAX;
 	session_opened(x->session[i]);
 	assert_int_equal(write(x->peer[i], &m, sizeof(m)), sizeof(m));

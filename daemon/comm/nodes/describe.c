@@ -57,13 +57,14 @@ static void say(struct communicator *m, int32_t rank, const struct svc_describe 
 		remote_describe(m, &d);
 }
 
-void comm_describe(struct session *c, uint32_t serial, const struct svc_describe *request)
+void comm_describe(struct session *c, uint32_t request_id, const struct svc_describe *request)
 {
 	int32_t rank = -1;
 	struct svc_describe_reply reply = {0};
 	struct communicator *m = comm_of_handle(c, request->comm, &rank);
 	if (!m || m->epoch != request->epoch) {
-		session_error(c, SVC_DESCRIBE, serial, m ? NCCLSVC_STALE_EPOCH : NCCLSVC_NOT_FOUND,
+		session_error(c, SVC_DESCRIBE, request_id,
+			      m ? NCCLSVC_STALE_EPOCH : NCCLSVC_NOT_FOUND,
 			      "communicator %u is not in epoch %u", request->comm, request->epoch);
 		return;
 	}
@@ -75,5 +76,5 @@ void comm_describe(struct session *c, uint32_t serial, const struct svc_describe
 		reply.known = 1;
 		memcpy(reply.text, d->text, sizeof(reply.text));
 	}
-	session_reply(c, SVC_DESCRIBE, serial, &reply, sizeof(reply), NULL, 0);
+	session_reply(c, SVC_DESCRIBE, request_id, &reply, sizeof(reply), NULL, 0);
 }

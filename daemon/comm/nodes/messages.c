@@ -23,7 +23,7 @@ static void on_refuse(struct comms *s, const struct control_refuse *r)
 	struct member *member = &m->members[r->rank];
 	const bool starts = comm_is_still_there(m, r->rank);
 	if (member->state != NCCLSVC_MEMBER_JOINING || !member->session ||
-	    member->session->id != r->session || member->serial != r->serial)
+	    member->session->id != r->session || member->request_id != r->request_id)
 		return;
 	comm_refuse_join(m, r->rank, r->result, r->text);
 	if (starts)
@@ -38,7 +38,7 @@ static bool is_awaited(const struct communicator *m, const struct control_start 
 		const struct control_member *who = &start->members[k];
 		if (who->node == m->comms->coord.me && comm_alive(member) &&
 		    member->state == NCCLSVC_MEMBER_JOINING &&
-		    member->session->id == who->session && member->serial == who->serial)
+		    member->session->id == who->session && member->request_id == who->request_id)
 			return true;
 	}
 	return false;

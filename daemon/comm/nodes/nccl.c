@@ -35,11 +35,11 @@ static struct communicator *find_comm(struct comms *s, const uint8_t *id, uint32
 	return m && m->start && m->start->epoch == epoch ? m : NULL;
 }
 
-static struct nccl_comm *find_part(struct comms *s, uint64_t serial)
+static struct nccl_comm *find_part(struct comms *s, uint64_t nccl_id)
 {
 	struct nccl_comm *p;
 	DL_FOREACH (s->gpus->nccl_comms, p)
-		if (p->serial == serial)
+		if (p->nccl_id == nccl_id)
 			return p;
 	return NULL;
 }
@@ -52,20 +52,20 @@ static int32_t a_rank_here(const struct communicator *m)
 	return (int32_t)k;
 }
 
-static void lost_before(struct communicator *m, uint64_t serial)
+static void lost_before(struct communicator *m, uint64_t nccl_id)
 {
 	struct comms *s = m->comms;
-	nccl_comm_give_back(s->gpus, serial, NCCLSVC_WORKER_LOST, a_rank_here(m));
+	nccl_comm_give_back(s->gpus, nccl_id, NCCLSVC_WORKER_LOST, a_rank_here(m));
 	comm_fail_joins(s, m, NCCLSVC_WORKER_LOST, -1,
 			"a worker was lost before the epoch began: join again");
 }
 
-static void use_pooled(struct communicator *m, uint64_t serial)
+static void use_pooled(struct communicator *m, uint64_t nccl_id)
 {
-	struct nccl_comm *p = find_part(m->comms, serial);
+	struct nccl_comm *p = find_part(m->comms, nccl_id);
 	const struct nccl_comm_want w = comm_want(m);
 	if (!p || p->user || !nccl_comm_fits(p, &w)) {
-		lost_before(m, serial);
+		lost_before(m, nccl_id);
 		return;
 	}
 	nccl_comm_take(p, &w);
@@ -77,9 +77,9 @@ static void use_fresh(struct communicator *m, const struct control_nccl_use *u)
 	struct comms *s = m->comms;
 	struct nccl_comm_want w = comm_want(m);
 	w.nnodes = nodes_of(m);
-	struct nccl_comm *p = nccl_comm_make(s->gpus, &w, u->serial);
+	struct nccl_comm *p = nccl_comm_make(s->gpus, &w, u->nccl_id);
 	if (!p) { /* the JOINs have been answered */
-		nccl_comm_give_back(s->gpus, u->serial, NCCLSVC_LIMIT, -1);
+		nccl_comm_give_back(s->gpus, u->nccl_id, NCCLSVC_LIMIT, -1);
 		return;
 	}
 	memcpy(p->id, u->unique, sizeof(p->id));
@@ -93,8 +93,8 @@ void nodes_use(struct comms *s, const struct control_nccl_use *u)
 	/* If the epoch was given up meanwhile, a new NCCL communicator will lack this node's part.
 	 */
 	if (!m || m->barrier != BARRIER_READY) {
-		if (u->serial)
-			nccl_comm_give_back(s->gpus, u->serial,
+		if (u->nccl_id)
+			nccl_comm_give_back(s->gpus, u->nccl_id,
 					    u->fresh ? NCCLSVC_CANCELLED : NCCLSVC_OK, -1);
 		return;
 	}
@@ -113,7 +113,7 @@ void nodes_use(struct comms *s, const struct control_nccl_use *u)
 	} else if (u->fresh) {
 		use_fresh(m, u);
 	} else {
-		use_pooled(m, u->serial);
+		use_pooled(m, u->nccl_id);
 	}
 }
 
@@ -175,7 +175,7 @@ static void drop(struct nccl_comm *p, int result, int32_t rank, int32_t node, co
 
 void nodes_drop(struct comms *s, const struct control_nccl_free *d)
 {
-	struct nccl_comm *p = find_part(s, d->serial);
+	struct nccl_comm *p = find_part(s, d->nccl_id);
 	char why[SVC_TEXT_BYTES];
 	if (!p)
 		return;
@@ -193,7 +193,7 @@ void nodes_pool_lost(struct comms *s, uint32_t node)
 {
 	struct nccl_comm *p, *tmp;
 	DL_FOREACH_SAFE (s->gpus->nccl_comms, p, tmp)
-		if (p->serial && nccl_pool_that_made(p->serial) == node)
+		if (p->nccl_id && nccl_pool_that_made(p->nccl_id) == node)
 			drop(p, NCCLSVC_PEER_GONE, -1, (int32_t)node,
 			     "the node of its first GPU is gone");
 }

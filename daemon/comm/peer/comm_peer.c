@@ -33,7 +33,7 @@ static const struct mapping *staging_region(const struct session *c, uint32_t re
 	return r->kind == SVC_REGION_LENT || r->kind == SVC_REGION_VMM ? r : NULL;
 }
 
-bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t serial, int32_t device,
+bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t request_id, int32_t device,
 		       uint32_t region)
 {
 	if (!region)
@@ -42,7 +42,7 @@ bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t serial, int3
 	if (r && r->device == device && r->bytes >= PEER_STAGING)
 		return true;
 	session_error(
-		c, opcode, serial, NCCLSVC_INVALID_ARGUMENT,
+		c, opcode, request_id, NCCLSVC_INVALID_ARGUMENT,
 		"staging: region %u is not lent memory of device %d, or memory of cuMemCreate, of "
 		"at least %llu bytes",
 		region, device, (unsigned long long)PEER_STAGING);
@@ -303,22 +303,22 @@ ncclsvc_peer_source peer_source(const struct communicator *m)
 	return peer_bytes(m) ? m->peer->limit_source : NCCLSVC_PEER_UNKNOWN;
 }
 
-void peer_staging_give(struct session *c, uint32_t serial, const struct svc_staging *r)
+void peer_staging_give(struct session *c, uint32_t request_id, const struct svc_staging *r)
 {
 	int32_t rank;
 	const struct communicator *m = comm_of_handle(c, r->comm, &rank);
 	if (!m) {
-		session_error(c, SVC_STAGING, serial, NCCLSVC_NOT_FOUND,
+		session_error(c, SVC_STAGING, request_id, NCCLSVC_NOT_FOUND,
 			      "there is no communicator %u in this session", r->comm);
 	} else if (r->rank < -1 || (r->rank >= 0 && (uint32_t)r->rank >= m->nranks)) {
-		session_error(c, SVC_STAGING, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_STAGING, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "communicator %s has no rank %d", m->label, r->rank);
 	} else if (!m->peer) {
-		session_error(c, SVC_STAGING, serial, NCCLSVC_STALE_EPOCH,
+		session_error(c, SVC_STAGING, request_id, NCCLSVC_STALE_EPOCH,
 			      "communicator %s has no epoch whose members all have staging memory",
 			      m->label);
 	} else {
 		const int fd = r->rank < 0 ? m->peer->fd : m->peer->staging[r->rank].fd;
-		session_reply(c, SVC_STAGING, serial, NULL, 0, &fd, 1);
+		session_reply(c, SVC_STAGING, request_id, NULL, 0, &fd, 1);
 	}
 }

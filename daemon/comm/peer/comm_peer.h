@@ -70,7 +70,7 @@ struct peer_epoch {
 
 /* Checks a region of JOIN or SPLIT: is it lent, on that device, and large enough? 0, for none,
  * always passes. False: an error was sent. */
-bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t serial, int32_t device,
+bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t request_id, int32_t device,
 		       uint32_t region);
 /* The member holds the region's memory from now on, whatever happens to the region, and then the
  * epoch does. If no descriptor is available, the member goes without. */
@@ -167,6 +167,6 @@ ncclsvc_peer_source peer_source_of(const struct comms *s, const struct gpu *g);
 ncclsvc_peer_source peer_source(const struct communicator *m);
 
 /* Handles STAGING. */
-void peer_staging_give(struct session *c, uint32_t serial, const struct svc_staging *r);
+void peer_staging_give(struct session *c, uint32_t request_id, const struct svc_staging *r);
 
 #endif

@@ -25,7 +25,7 @@
 /* A region's shares, in all epochs. */
 struct region_shares {
 	struct session *session; /* its owner, which outlives it */
-	uint32_t region, serial;
+	uint32_t region, request_id;
 	uint64_t until_ns; /* when a REGION_DEL ends its wait */
 	bool later;	   /* a member unmaps it later: */
 	int32_t later_pid;
@@ -54,24 +54,24 @@ static void ring(const struct session *c)
 		timerfd_settime(c->bell, 0, &now, NULL);
 }
 
-void shares_bell_give(struct session *c, uint32_t serial)
+void shares_bell_give(struct session *c, uint32_t request_id)
 {
 	char text[SVC_TEXT_BYTES];
 	if (c->bell < 0 && !account_take(c->account, SHARE_FDS, 1, text)) {
 		if (!session_wait(c))
-			session_error(c, SVC_SHARES, serial, NCCLSVC_LIMIT, "%s", text);
+			session_error(c, SVC_SHARES, request_id, NCCLSVC_LIMIT, "%s", text);
 		return;
 	}
 	if (c->bell < 0) {
 		c->bell = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
 		if (c->bell < 0) {
 			account_give(c->account, SHARE_FDS, 1);
-			session_error(c, SVC_SHARES, serial, NCCLSVC_NO_MEMORY,
+			session_error(c, SVC_SHARES, request_id, NCCLSVC_NO_MEMORY,
 				      "the daemon has run out of file descriptors");
 			return;
 		}
 	}
-	session_reply(c, SVC_SHARES, serial, NULL, 0, &c->bell, 1);
+	session_reply(c, SVC_SHARES, request_id, NULL, 0, &c->bell, 1);
 }
 
 /* ---- The log ---- */
@@ -240,7 +240,7 @@ void shares_end(struct communicator *m)
 	free(l->log);
 }
 
-bool shares_drop(struct comms *s, struct session *c, uint32_t region, uint32_t serial)
+bool shares_drop(struct comms *s, struct session *c, uint32_t region, uint32_t request_id)
 {
 	const struct mapping *r = &c->mappings[region];
 	struct region_shares *of = r->shares;
@@ -252,7 +252,7 @@ bool shares_drop(struct comms *s, struct session *c, uint32_t region, uint32_t s
 	}
 	if (!of->all)
 		return false;
-	of->serial = serial;
+	of->request_id = request_id;
 	of->until_ns = clock_now() + r->wait_ms * UINT64_C(1000000);
 	deadlines_add(&s->unshares, &of->deadline, of->until_ns); /* it has room */
 	loop_deadline(s->loop, of->until_ns);
@@ -307,7 +307,7 @@ uint64_t shares_expire(struct comms *s, uint64_t now)
 		const uint32_t left_ms = wait_left_ms(of, now);
 		if (!left_ms && (of->all || of->later))
 			say_mapped(of);
-		memory_unshared(s->memory, of->session, of->serial, of->region, left_ms);
+		memory_unshared(s->memory, of->session, of->request_id, of->region, left_ms);
 	}
 	return d ? d->at_ns : 0;
 }
@@ -316,39 +316,39 @@ uint64_t shares_expire(struct comms *s, uint64_t now)
 
 /* The communicator of this handle, if the session takes part in an epoch with a log. NULL: an error
  * was sent. */
-static struct communicator *epoch_of(struct session *c, unsigned opcode, uint32_t serial,
+static struct communicator *epoch_of(struct session *c, unsigned opcode, uint32_t request_id,
 				     uint32_t handle, uint32_t *rank)
 {
 	int32_t at = -1;
 	struct communicator *m = comm_of_handle(c, handle, &at);
 	if (!m) {
-		session_error(c, opcode, serial, NCCLSVC_NOT_FOUND,
+		session_error(c, opcode, request_id, NCCLSVC_NOT_FOUND,
 			      "there is no communicator %u in this session", handle);
 		return NULL;
 	}
 	*rank = (uint32_t)at;
 	if (m->peer && takes_part(m, *rank))
 		return m;
-	session_error(c, opcode, serial, NCCLSVC_STALE_EPOCH,
+	session_error(c, opcode, request_id, NCCLSVC_STALE_EPOCH,
 		      "communicator %s has no epoch whose members all have staging memory",
 		      m->label);
 	return NULL;
 }
 
 /* NULL: an error was sent. */
-static const struct mapping *region_of(struct session *c, uint32_t serial, uint32_t region,
+static const struct mapping *region_of(struct session *c, uint32_t request_id, uint32_t region,
 				       int32_t device)
 {
 	const struct mapping *r = region < c->nmappings ? &c->mappings[region] : NULL;
 	if (!r || !r->used || r->leaving) {
-		session_error(c, SVC_SHARE, serial, NCCLSVC_NOT_FOUND,
+		session_error(c, SVC_SHARE, request_id, NCCLSVC_NOT_FOUND,
 			      "there is no region %u in this session", region);
 		return NULL;
 	}
 	if (r->kind != SVC_REGION_MEMFD && r->device == device &&
 	    (r->absent || (!r->pending && r->address)))
 		return r;
-	session_error(c, SVC_SHARE, serial, NCCLSVC_INVALID_ARGUMENT,
+	session_error(c, SVC_SHARE, request_id, NCCLSVC_INVALID_ARGUMENT,
 		      "region %u is not memory of device %d, or is being imported", region, device);
 	return NULL;
 }
@@ -361,28 +361,28 @@ static bool slot_free(const struct shared *share)
 }
 
 /* Checks the slot, the number and the limits. False: an error was sent. */
-static bool may_share(struct session *c, uint32_t serial, const struct mapping *region,
+static bool may_share(struct session *c, uint32_t request_id, const struct mapping *region,
 		      const struct share_rank *rank, const struct svc_share *r)
 {
 	if (r->slot >= SVC_SHARE_SLOTS || (rank->slots && !slot_free(rank->slots[r->slot]))) {
-		session_error(c, SVC_SHARE, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_SHARE, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "slot %u is in use, or not less than %d", r->slot, SVC_SHARE_SLOTS);
 		return false;
 	}
 	if (r->number != rank->number + 1) {
-		session_error(c, SVC_SHARE, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_SHARE, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "this member's next share has the number %u, not %u",
 			      rank->number + 1, r->number);
 		return false;
 	}
 	if (region->shares && region->shares->n >= REGION_SHARES) {
-		session_error(c, SVC_SHARE, serial, NCCLSVC_LIMIT, "a region has at most %d shares",
-			      REGION_SHARES);
+		session_error(c, SVC_SHARE, request_id, NCCLSVC_LIMIT,
+			      "a region has at most %d shares", REGION_SHARES);
 		return false;
 	}
 	if (rank->entries + rank->live + 2 <= SVC_SHARE_LOG)
 		return true;
-	session_error(c, SVC_SHARE, serial, NCCLSVC_LIMIT,
+	session_error(c, SVC_SHARE, request_id, NCCLSVC_LIMIT,
 		      "not all members have read this member's last %d shares", SVC_SHARE_LOG);
 	return false;
 }
@@ -427,18 +427,18 @@ static bool add(struct communicator *m, uint32_t rank, struct session *c, const 
 	return true;
 }
 
-void shares_add(struct session *c, uint32_t serial, const struct svc_share *r)
+void shares_add(struct session *c, uint32_t request_id, const struct svc_share *r)
 {
 	uint32_t rank;
-	struct communicator *m = epoch_of(c, SVC_SHARE, serial, r->comm, &rank);
+	struct communicator *m = epoch_of(c, SVC_SHARE, request_id, r->comm, &rank);
 	const struct mapping *region =
-		m ? region_of(c, serial, r->region, m->members[rank].device) : NULL;
-	if (!region || !may_share(c, serial, region, &m->peer->shares.ranks[rank], r))
+		m ? region_of(c, request_id, r->region, m->members[rank].device) : NULL;
+	if (!region || !may_share(c, request_id, region, &m->peer->shares.ranks[rank], r))
 		return;
 	if (add(m, rank, c, r))
-		session_reply(c, SVC_SHARE, serial, NULL, 0, NULL, 0);
+		session_reply(c, SVC_SHARE, request_id, NULL, 0, NULL, 0);
 	else
-		session_error(c, SVC_SHARE, serial, NCCLSVC_NO_MEMORY,
+		session_error(c, SVC_SHARE, request_id, NCCLSVC_NO_MEMORY,
 			      "the daemon has no memory for a share");
 }
 
@@ -462,21 +462,21 @@ static struct svc_shared_reply reply_of(const struct share_entry *e)
 	return reply;
 }
 
-void shares_read(struct session *c, uint32_t serial, const struct svc_shared *r)
+void shares_read(struct session *c, uint32_t request_id, const struct svc_shared *r)
 {
 	uint32_t k;
-	struct communicator *m = epoch_of(c, SVC_SHARED, serial, r->comm, &k);
+	struct communicator *m = epoch_of(c, SVC_SHARED, request_id, r->comm, &k);
 	if (!m)
 		return;
 	struct peer_shares *l = &m->peer->shares;
 	struct share_rank *rank = &l->ranks[k];
 	if (r->later > 1) {
-		session_error(c, SVC_SHARED, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_SHARED, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "`later` is %u, not 0 or 1", r->later);
 		return;
 	}
 	if (r->position < rank->position || r->position > l->end) {
-		session_error(c, SVC_SHARED, serial, NCCLSVC_INVALID_ARGUMENT,
+		session_error(c, SVC_SHARED, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "the next position is %llu to %llu, not %llu",
 			      (unsigned long long)rank->position, (unsigned long long)l->end,
 			      (unsigned long long)r->position);
@@ -491,15 +491,15 @@ void shares_read(struct session *c, uint32_t serial, const struct svc_shared *r)
 		reply = (struct svc_shared_reply){.what = SVC_SHARED_GONE, .rank = (int32_t)k};
 	else if (r->position < l->end)
 		reply = reply_of(entry_at(l, r->position));
-	session_reply(c, SVC_SHARED, serial, &reply, sizeof(reply), NULL, 0);
+	session_reply(c, SVC_SHARED, request_id, &reply, sizeof(reply), NULL, 0);
 	shares_expire(m->comms, clock_now()); /* rather than at the loop's next turn */
 }
 
-void shares_part(struct session *c, uint32_t serial, const struct svc_shared_part *r)
+void shares_part(struct session *c, uint32_t request_id, const struct svc_shared_part *r)
 {
 	uint32_t rank;
 	const struct mapping *part = NULL;
-	const struct communicator *m = epoch_of(c, SVC_SHARED_PART, serial, r->comm, &rank);
+	const struct communicator *m = epoch_of(c, SVC_SHARED_PART, request_id, r->comm, &rank);
 	if (!m)
 		return;
 	const struct peer_shares *l = &m->peer->shares;
@@ -510,11 +510,11 @@ void shares_part(struct session *c, uint32_t serial, const struct svc_shared_par
 		part = gpu_region_part(of->session, &of->session->mappings[of->region], r->part);
 	}
 	if (!part) {
-		session_error(c, SVC_SHARED_PART, serial, NCCLSVC_NOT_FOUND,
+		session_error(c, SVC_SHARED_PART, request_id, NCCLSVC_NOT_FOUND,
 			      "no memory is shared at position %llu, or it has no part %u",
 			      (unsigned long long)r->position, r->part);
 		return;
 	}
 	const struct svc_shared_part_reply reply = {.bytes = part->bytes};
-	session_reply(c, SVC_SHARED_PART, serial, &reply, sizeof(reply), &part->fd, 1);
+	session_reply(c, SVC_SHARED_PART, request_id, &reply, sizeof(reply), &part->fd, 1);
 }

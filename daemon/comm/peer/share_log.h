@@ -46,7 +46,7 @@ void shares_left(struct communicator *m);
 void shares_end(struct communicator *m);
 /* Drops the region's shares. True: other members are to unmap them within the region's wait_ms.
  * memory_unshared follows. */
-bool shares_drop(struct comms *s, struct session *c, uint32_t region, uint32_t serial);
+bool shares_drop(struct comms *s, struct session *c, uint32_t region, uint32_t request_id);
 /* The region is gone. */
 void shares_region_gone(struct comms *s, struct mapping *r);
 /* Ends the waits that are over. Returns the next deadline; 0: none. */
@@ -54,9 +54,9 @@ uint64_t shares_expire(struct comms *s, uint64_t now);
 
 /* ---- For the layers above: these handle SHARES, SHARE, SHARED and SHARED_PART ---- */
 
-void shares_bell_give(struct session *c, uint32_t serial);
-void shares_add(struct session *c, uint32_t serial, const struct svc_share *r);
-void shares_read(struct session *c, uint32_t serial, const struct svc_shared *r);
-void shares_part(struct session *c, uint32_t serial, const struct svc_shared_part *r);
+void shares_bell_give(struct session *c, uint32_t request_id);
+void shares_add(struct session *c, uint32_t request_id, const struct svc_share *r);
+void shares_read(struct session *c, uint32_t request_id, const struct svc_shared *r);
+void shares_part(struct session *c, uint32_t request_id, const struct svc_shared_part *r);
 
 #endif

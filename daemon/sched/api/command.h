@@ -77,8 +77,8 @@ struct epoch_member {
  * workers wait for each other in creations, too. */
 struct creation {
 	struct creation *prev, *next;
-	uint64_t number; /* higher than any before */
-	uint64_t serial; /* 0: all of it is on this node; otherwise the same on all `nnodes` */
+	uint64_t number;  /* higher than any before */
+	uint64_t nccl_id; /* 0: all of it is on this node; otherwise the same on all `nnodes` */
 	uint32_t nnodes, comm_slot, nparts;
 	struct {
 		uint32_t device, generation; /* of its worker */
@@ -106,7 +106,7 @@ struct command {
 			uint32_t region;
 			void *base; /* borrowed until EVENT_REGION_GONE or EVENT_SESSION_GONE */
 			uint64_t bytes;
-			uint32_t serial;     /* of the request; the event returns it */
+			uint32_t request_id; /* of the request; the event returns it */
 			int32_t device;	     /* -1: host; otherwise base is an address in the GPU's
 						worker */
 			uint32_t fault;	     /* number of fault_watch, of host memory */
@@ -161,11 +161,11 @@ struct command {
 			int32_t rank;
 		} left;
 		struct {
-			uint32_t comm;		/* slot */
-			struct plan *plan;	/* borrowed until EVENT_PLAN_GONE */
-			int32_t rank;		/* of the member that drops it */
-			uint32_t number;	/* of the plan, with other nodes; otherwise 0 */
-			uint32_t asker, serial; /* as in cancel; 0: no session */
+			uint32_t comm;		    /* slot */
+			struct plan *plan;	    /* borrowed until EVENT_PLAN_GONE */
+			int32_t rank;		    /* of the member that drops it */
+			uint32_t number;	    /* of the plan, with other nodes; otherwise 0 */
+			uint32_t asker, request_id; /* as in cancel; 0: no session */
 		} plan;
 		struct creation *creation; /* freed by the scheduler */
 		uint64_t creation_number;
@@ -178,7 +178,7 @@ struct command {
 			uint32_t node;
 		} node;
 		struct {
-			uint32_t serial;
+			uint32_t request_id;
 			struct svc_record record;
 		} task;
 		struct svc_captured_group_del captured_group;
@@ -186,8 +186,8 @@ struct command {
 			enum svc_cancel_kind kind; /* a task or a communicator */
 			uint64_t id; /* unique id of the task; slot of the communicator */
 			uint32_t asker,
-				serial;	 /* session id of the asker; the event returns both */
-			uint32_t uid;	 /* of the asker */
+				request_id; /* session id of the asker; the event returns both */
+			uint32_t uid;	    /* of the asker */
 			uint32_t tenant; /* 0, or the asker may cancel only this tenant's tasks */
 			bool any_user;	 /* it may cancel every user's tasks */
 			int32_t pid;

@@ -45,7 +45,7 @@ struct event {
 			const char *text; /* static */
 		} broken;
 		struct {
-			uint32_t region, serial;
+			uint32_t region, request_id;
 		} region;
 		struct {
 			uint32_t comm;
@@ -87,10 +87,10 @@ struct event {
 			uint32_t handle, epoch, op;
 		} too_late;
 		struct {
-			uint32_t asker, serial;
+			uint32_t asker, request_id;
 		} dropped;
 		struct {
-			uint32_t asker, serial;
+			uint32_t asker, request_id;
 			int32_t result;
 			uint64_t count;
 		} cancelled;

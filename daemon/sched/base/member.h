@@ -64,7 +64,7 @@ struct task {
 	uint64_t submitted_ns;
 	uint64_t seq;
 	uint32_t slot; /* in the task table, once published */
-	uint32_t serial;
+	uint32_t request_id;
 	int32_t rank;
 	struct svc_record record;
 	struct task *prev_input, *next_input;	  /* while it waits for its timeline */

@@ -15,7 +15,7 @@
 
 struct departure {
 	struct departure *prev, *next;
-	uint32_t region, serial;
+	uint32_t region, request_id;
 	uint64_t until; /* a record number that was not yet written when the command came */
 };
 
@@ -126,15 +126,15 @@ bool sched_session_release(struct scheduler *sched, struct sched_session *s)
 }
 
 static void answer_region(struct scheduler *sched, struct sched_session *s, enum event_kind kind,
-			  uint32_t region, uint32_t serial)
+			  uint32_t region, uint32_t request_id)
 {
 	supervisor_event(
 		sched,
-		&(struct event){.kind = kind, .session = s->slot, .region = {region, serial}});
+		&(struct event){.kind = kind, .session = s->slot, .region = {region, request_id}});
 }
 
 static void remove_region(struct scheduler *sched, struct sched_session *s, uint32_t region,
-			  uint32_t serial)
+			  uint32_t request_id)
 {
 	struct region *r = &s->regions[region];
 	/* The tasks of an open group hold no pins. */
@@ -143,23 +143,24 @@ static void remove_region(struct scheduler *sched, struct sched_session *s, uint
 		s->user->file_bytes -= r->file_bytes;
 		*r = (struct region){0};
 	}
-	answer_region(sched, s, busy ? EVENT_REGION_BUSY : EVENT_REGION_GONE, region, serial);
+	answer_region(sched, s, busy ? EVENT_REGION_BUSY : EVENT_REGION_GONE, region, request_id);
 }
 
 /* Tasks submitted earlier may use it, and have not been taken in yet. */
 void region_remove_later(struct scheduler *sched, struct sched_session *s, const struct command *c)
 {
-	const uint32_t region = c->region.region, serial = c->region.serial;
+	const uint32_t region = c->region.region, request_id = c->region.request_id;
 	if (!s->ring || s->broken) {
-		remove_region(sched, s, region, serial);
+		remove_region(sched, s, region, request_id);
 		return;
 	}
 	struct departure *d = malloc(sizeof(*d));
 	if (!d) {
-		answer_region(sched, s, EVENT_REGION_BUSY, region, serial);
+		answer_region(sched, s, EVENT_REGION_BUSY, region, request_id);
 		return;
 	}
-	*d = (struct departure){.region = region, .serial = serial, .until = s->next + s->entries};
+	*d = (struct departure){
+		.region = region, .request_id = request_id, .until = s->next + s->entries};
 	DL_APPEND(s->departures, d);
 	sched_session_active(sched, s);
 }
@@ -170,7 +171,7 @@ void regions_depart(struct scheduler *sched, struct sched_session *s)
 	for (uint32_t n = 0; n < DEPARTURES_PER_TURN && (d = s->departures); n++) {
 		if (s->next < d->until && !s->broken && !sched_session_ring_empty(s))
 			return;
-		remove_region(sched, s, d->region, d->serial);
+		remove_region(sched, s, d->region, d->request_id);
 		DL_DELETE(s->departures, d);
 		free(d);
 	}

@@ -180,7 +180,7 @@ void sequence_request_creation(struct scheduler *sched, struct creation *k,
 	r->launch = launch;
 	r->n = 1;
 	r->entries[0] = (struct request_entry){
-		.internode_id = k->serial,
+		.internode_id = k->nccl_id,
 		.key = {.subop = OPERATION_MAKE},
 		.nvoters = k->nnodes,
 		.order = ++sched->sets->nmatched,

@@ -275,7 +275,7 @@ static struct task *make(struct scheduler *sched, struct sched_session *s,
 	if (!t)
 		return NULL;
 	t->record = op->record;
-	t->serial = 0;
+	t->request_id = 0;
 	t->rank = (int32_t)(op->member - op->member->comm->members);
 	t->member = op->member;
 	t->comm = op->member->comm;

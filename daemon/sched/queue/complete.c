@@ -79,7 +79,7 @@ static void write_status(struct scheduler *sched, struct sched_session *s, uint6
 	publish_status(sched, s, slot, number);
 }
 
-static void send_reply(struct scheduler *sched, struct sched_session *s, uint32_t serial,
+static void send_reply(struct scheduler *sched, struct sched_session *s, uint32_t request_id,
 		       int result, const void *body, size_t size)
 {
 	struct {
@@ -91,7 +91,7 @@ static void send_reply(struct scheduler *sched, struct sched_session *s, uint32_
 	m.header = (struct svc_header){
 		.length = (uint32_t)(sizeof(m.header) + size),
 		.opcode = SVC_SUBMIT | SVC_REPLY,
-		.serial = serial,
+		.request_id = request_id,
 		.result = result,
 	};
 	memcpy(m.body, body, size);
@@ -257,7 +257,7 @@ static void tell(struct scheduler *sched, struct task *t, const ncclsvc_status *
 	if (t->by_socket) {
 		struct svc_submit_reply reply = {st};
 		s->socket_tasks--;
-		send_reply(sched, s, t->serial, st.result, &reply, sizeof(reply));
+		send_reply(sched, s, t->request_id, st.result, &reply, sizeof(reply));
 	} else if (t->record.number) { /* otherwise a captured group keeps it */
 		write_status(sched, s, t->record.number, &st);
 	}
@@ -305,7 +305,7 @@ void complete_task(struct scheduler *sched, struct task *t, const ncclsvc_status
 }
 
 void complete_refused(struct scheduler *sched, struct sched_session *s,
-		      const struct svc_record *record, uint32_t serial, bool by_socket,
+		      const struct svc_record *record, uint32_t request_id, bool by_socket,
 		      const ncclsvc_status *why, const char *text)
 {
 	if (survives(sched, s, why->result))
@@ -319,7 +319,7 @@ void complete_refused(struct scheduler *sched, struct sched_session *s,
 		struct svc_error error = {.version_min = SVC_PROTOCOL_MIN,
 					  .version_max = SVC_PROTOCOL_MAX};
 		snprintf(error.text, sizeof(error.text), "%s", text);
-		send_reply(sched, s, serial, why->result, &error, sizeof(error));
+		send_reply(sched, s, request_id, why->result, &error, sizeof(error));
 		return;
 	}
 	ncclsvc_status st = *why;

@@ -10,7 +10,7 @@
 const ncclsvc_status *complete_ran(struct task *const *tasks, uint32_t n, ncclsvc_status *st);
 void complete_task(struct scheduler *sched, struct task *t, const ncclsvc_status *how);
 void complete_refused(struct scheduler *sched, struct sched_session *s,
-		      const struct svc_record *record, uint32_t serial, bool by_socket,
+		      const struct svc_record *record, uint32_t request_id, bool by_socket,
 		      const ncclsvc_status *why, const char *text);
 void complete_flush(struct scheduler *sched);
 void complete_break_session(struct scheduler *sched, struct sched_session *s, int result,

@@ -194,7 +194,7 @@ void plan_drop(struct scheduler *sched, const struct command *cmd)
 	if (c)
 		drop(sched, c, cmd->plan.rank, cmd->plan.number);
 	if (cmd->plan.asker)
-		supervisor_event(sched,
-				 &(struct event){.kind = EVENT_PLAN_DROPPED,
-						 .dropped = {cmd->plan.asker, cmd->plan.serial}});
+		supervisor_event(
+			sched, &(struct event){.kind = EVENT_PLAN_DROPPED,
+					       .dropped = {cmd->plan.asker, cmd->plan.request_id}});
 }

@@ -30,7 +30,7 @@ static bool launch(struct scheduler *sched, const struct creation *k)
 
 void creation_add(struct scheduler *sched, struct creation *k)
 {
-	if (k->serial) {
+	if (k->nccl_id) {
 		sequence_request_creation(sched, k, launch);
 		return;
 	}

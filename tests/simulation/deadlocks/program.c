@@ -168,7 +168,7 @@ static void on_post(void *arg)
 		struct task_plan *t = &tasks[i];
 		struct command c = {.kind = COMMAND_TASK,
 				    .session = p->session_of[t->rank],
-				    .task = {.serial = i,
+				    .task = {.request_id = i,
 					     .record = node_record(t->op, t->peer, t->comm,
 								   t->count, t->timeout_ns)}};
 		c.task.record.flags = i + 1 < end ? SVC_TASK_MORE : 0;
@@ -182,15 +182,15 @@ static void on_post(void *arg)
 	}
 }
 
-void program_completed(uint32_t session, uint32_t serial, const ncclsvc_status *st)
+void program_completed(uint32_t session, uint32_t request_id, const ncclsvc_status *st)
 {
-	struct task_plan *t = &tasks[serial];
+	struct task_plan *t = &tasks[request_id];
 	if (comms[t->comm].session_of[t->rank] != session) {
-		fail("task %u ends in another session", serial);
+		fail("task %u ends in another session", request_id);
 		return;
 	}
 	trace(node_of(t), "rank %u of communicator %u: task %u ends with %d, field %d", t->rank,
-	      t->comm, serial, st->result, st->field);
+	      t->comm, request_id, st->result, st->field);
 	if (!nodes[node_of(t)].alive || nodes[node_of(t)].ends)
 		return;
 	t->status = *st;

@@ -62,7 +62,7 @@ static uint32_t node_of(const struct seen *o, uint32_t rank)
 
 static void note_posted(struct seen *o, const struct task *t)
 {
-	struct task_plan *plan = t ? &tasks[t->serial] : NULL;
+	struct task_plan *plan = t ? &tasks[t->request_id] : NULL;
 	if (!t || plan->has_key)
 		return;
 	plan->has_key = true;
@@ -132,7 +132,7 @@ void check_launched(uint32_t node, struct task *const *launched, uint32_t n)
 		return;
 	launches[node]++;
 	for (uint32_t i = 0; i < n; i++) {
-		struct task_plan *t = &tasks[launched[i]->serial];
+		struct task_plan *t = &tasks[launched[i]->request_id];
 		struct seen *o = get(t->comm, &t->key);
 		trace(node, "launches " NAME, NAME_OF(o));
 		if (t->launched)
@@ -146,7 +146,7 @@ void check_launched(uint32_t node, struct task *const *launched, uint32_t n)
 		join(first, o);
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		const struct task_plan *t = &tasks[launched[i]->serial];
+		const struct task_plan *t = &tasks[launched[i]->request_id];
 		check_all_here(node, get(t->comm, &t->key));
 		check_group(node, t);
 	}
@@ -258,7 +258,7 @@ static bool is_whole(struct task_plan *t)
 		const struct task *next =
 			node_task(t->node, t->comm, t->rank, (uint32_t)(t - tasks))->next_in_group;
 		if (next)
-			add(all, &n, &tasks[next->serial]);
+			add(all, &n, &tasks[next->request_id]);
 		const struct seen *o = get(t->comm, &t->key);
 		for (uint32_t k = 0; k < comms[o->comm].nranks; k++) {
 			if (!takes_part(o, k))

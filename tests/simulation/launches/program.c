@@ -147,7 +147,7 @@ static void on_post(void *arg)
 		const bool more = i + 1 < ntasks && tasks[i + 1].group == t->group;
 		struct command c = {.kind = COMMAND_TASK,
 				    .session = t->session,
-				    .task = {.serial = i, .record = t->record}};
+				    .task = {.request_id = i, .record = t->record}};
 		if (!nodes[t->node].alive)
 			return;
 		c.task.record.flags = more ? SVC_TASK_MORE : 0;
@@ -161,15 +161,15 @@ static void on_post(void *arg)
 	}
 }
 
-void program_completed(uint32_t session, uint32_t serial, const ncclsvc_status *st)
+void program_completed(uint32_t session, uint32_t request_id, const ncclsvc_status *st)
 {
-	struct task_plan *t = &tasks[serial];
+	struct task_plan *t = &tasks[request_id];
 	if (t->session != session || t->told)
-		fail("task %u ends twice, or in another session", serial);
+		fail("task %u ends twice, or in another session", request_id);
 	if (nodes[t->node].ends)
 		return;
-	trace(t->node, "rank %u of communicator %u: task %u ends with %d", t->rank, t->comm, serial,
-	      st->result);
+	trace(t->node, "rank %u of communicator %u: task %u ends with %d", t->rank, t->comm,
+	      request_id, st->result);
 	t->told = true;
 	t->told_ns = now_ns;
 	t->status = *st;
