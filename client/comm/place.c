@@ -24,7 +24,7 @@ static bool wraps(const void *buffer, uint64_t bytes)
 	return bytes > UINTPTR_MAX - (uintptr_t)buffer;
 }
 
-/* A reduction that the program has created is of the communicator, and of one type. */
+/* A created reduction is valid only for its communicator and type. */
 static ncclsvc_result check_redop(struct op *op)
 {
 	const struct svc_record *r = &op->record;
@@ -33,15 +33,13 @@ static ncclsvc_result check_redop(struct op *op)
 		return NCCLSVC_OK;
 	if (op->comm->device < 0)
 		return error_set(NCCLSVC_UNSUPPORTED,
-				 "%s: communicator %s is a host communicator: premulsum needs GPUs",
+				 "%s: premulsum needs GPUs, and communicator %s uses host memory",
 				 svc_op_name(r->op), op->comm->label);
 	if (!at)
-		return error_argument("%s: %u is not a reduction that was created for communicator "
-				      "%s in this epoch",
-				      svc_op_name(r->op), r->redop, op->comm->label);
+		return error_argument("%s: communicator %s has no reduction %u in this epoch",
+				      svc_op_name(r->op), op->comm->label, r->redop);
 	if (at->type != r->type)
-		return error_argument("%s: reduction %u was created for another data type: %s, not "
-				      "%s",
+		return error_argument("%s: reduction %u has data type %s, but the operation has %s",
 				      svc_op_name(r->op), r->redop, svc_type_name(at->type),
 				      svc_type_name(r->type));
 	memcpy(op->scalar, at->scalar, sizeof(op->scalar));

@@ -64,8 +64,8 @@ ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *sc
 	return r;
 }
 
-/* The answer of the daemon, which may have come after the reduction was destroyed, or sent by
- * another thread. Locked. */
+/* Keeps the daemon's number, unless the reduction was destroyed meanwhile, or another thread has
+ * sent it, too. Locked. */
 static void number_put(ncclsvc_comm *comm, unsigned redop, const struct svc_redop_add *sent,
 		       uint32_t number)
 {
@@ -114,9 +114,9 @@ ncclsvc_result ncclsvc_redop_destroy(ncclsvc_comm *comm, ncclsvc_redop redop)
 	ncclsvc_result r = check(comm);
 	struct made_redop *at = r ? NULL : comm_redop(comm, (unsigned)redop);
 	if (!r && !at)
-		r = error_argument("ncclsvc_redop_destroy: %d is not a reduction that was created "
-				   "for communicator %s in this epoch",
-				   (int)redop, comm->label);
+		r = error_argument(
+			"ncclsvc_redop_destroy: communicator %s has no reduction %d in this epoch",
+			comm->label, (int)redop);
 	if (!r) {
 		const struct svc_redop_del request = {.comm = comm->handle, .redop = at->number};
 		*at = (struct made_redop){0};

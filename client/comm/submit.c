@@ -319,7 +319,7 @@ static ncclsvc_result check_captured(struct submission *b)
 	return NCCLSVC_OK;
 }
 
-/* The daemon gets the reductions of the ring's operations that it does not have yet. */
+/* Sends the daemon the reductions that it lacks for the ring's operations. */
 static ncclsvc_result send_redops(ncclsvc_session *s, const struct submission *b)
 {
 	ncclsvc_result r = NCCLSVC_OK;

@@ -68,7 +68,7 @@ static inline uint64_t comm_count(ncclsvc_comm *comm, bool p2p, bool send, int32
 	return p2p ? comm->messages[2 * (size_t)peer + !send]++ : comm->order++;
 }
 
-/* NULL: it is not one that the program has created in this epoch. Locked. */
+/* NULL: the program has created no such reduction in this epoch. Locked. */
 static inline struct made_redop *comm_redop(const ncclsvc_comm *comm, unsigned redop)
 {
 	struct made_redop *at = comm->redops && svc_redop_made(redop)

@@ -68,7 +68,7 @@ struct op {
 	bool detached;	   /* the stream does not wait for it */
 	bool copied;	   /* copy the source even from session memory */
 	bool quiet;	   /* its failure is intended and not reported */
-	uint8_t scalar[8]; /* of its reduction, if the program has created that */
+	uint8_t scalar[8]; /* of premulsum */
 	/* From its submission: */
 	bool entered; /* it is a task now */
 	struct op_route route;

@@ -451,13 +451,14 @@ ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *session, const void *ptr, int
  * ends; others fail with INVALID_ARGUMENT. Each member of a task passes its own. LIMIT: the member
  * has 48 already.
  *
- * The first task that runs on NCCL sends the scalar to the daemon: its submission blocks for the
- * answer, and until NCCL has started, 10 s at most. UNSUPPORTED: there is no NCCL. */
+ * The first task that needs NCCL sends the scalar to the daemon. Its submission blocks until NCCL
+ * has started and the daemon replies, at most 10 s, or fails with UNSUPPORTED if there is no NCCL.
+ */
 ncclsvc_result ncclsvc_redop_create_premulsum(ncclsvc_comm *comm, const void *scalar,
 					      ncclsvc_type type, ncclsvc_redop *redop);
-/* All tasks that use it must have ended: a pending one on NCCL would fail, and the communicator
- * with it. INVALID_ARGUMENT: no such reduction. Blocks, if the daemon has it, for the daemon's
- * answer, 10 s at most. */
+/* Call it only after all tasks that use redop have ended: a pending one on NCCL would fail, and the
+ * communicator with it. INVALID_ARGUMENT: no such reduction. If the daemon has it, blocks for the
+ * daemon's reply, at most 10 s. */
 ncclsvc_result ncclsvc_redop_destroy(ncclsvc_comm *comm, ncclsvc_redop redop);
 
 /* ---- Completion ------------------------------------------------------------------------ */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Connections that others open. Until they have proved to be other daemons, they are strangers,
- * who may come often and from anywhere, and must cost the others nothing. */
+ * Incoming connections. Those of strangers, which have not identified themselves as daemons, can be
+ * many and from anywhere; they must not slow down the other nodes. */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static bool is_stranger(const struct link *l)
 	return !l->greeted && !l->closing && !l->opened;
 }
 
-/* How many strangers have come from the same address. */
+/* Counts the strangers from the same address. */
 static unsigned count_like(const struct link *one)
 {
 	const struct link *l;
@@ -26,8 +26,8 @@ static unsigned count_like(const struct link *one)
 	return n;
 }
 
-/* If there are too many strangers, one of the address with the most is refused, the oldest: so
- * those from other addresses have the time to identify themselves. */
+/* Over the limit, closes the oldest stranger of the address with the most, so that those from other
+ * addresses have time to identify themselves. */
 static void limit_strangers(struct cluster *c)
 {
 	struct link *l, *refused = NULL;

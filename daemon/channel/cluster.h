@@ -5,7 +5,7 @@
  *   nodes.c   the table of nodes. A node's number is its place there, and means nothing elsewhere:
  *             messages that name nodes are translated on their way (link.c).
  *   frames.c  one connection: frames, in TLS
- *   accept.c  connections that others open, until they have said who they are
+ *   accept.c  incoming connections, until they identify themselves
  *   link.c    the connections. A daemon connects to another when it has something to say to it, and
  *             sends only over connections that it has opened.
  *   beats.c   keep-alives, and connections that are idle or late
@@ -57,8 +57,8 @@ struct node {
 	bool carried;	      /* the carrier can reach it */
 	bool gone;	      /* the last connection was lost, and none is wanted yet */
 	bool left;	      /* it announced that it exits */
-	bool greeted;	      /* its HELLO has come since it was last lost */
-	uint32_t attempts;    /* to connect that have failed since its last HELLO */
+	bool greeted;	      /* a HELLO has come since it was last lost */
+	uint32_t attempts;    /* to connect, failed since its last HELLO */
 	uint32_t here, there; /* labels: see struct carrier */
 	uint32_t protocol;    /* the highest version that both nodes speak: see link.h */
 	uint32_t *numbers; /* [CLUSTER_NODES_MAX]: that node's numbers, in this node's; or NULL */
@@ -106,7 +106,7 @@ struct cluster {
 	uv_async_t kept;  /* a kept message or a lost connection is to be handled */
 	struct kept_message *kept_messages;
 	bool closing, late;
-	bool unaccepted; /* a connection waits to be accepted, since there was no memory for it */
+	bool unaccepted; /* no memory to accept a connection: to be tried again */
 };
 
 /* 1: this is one of several daemons, or is configured to be; 0: it is alone; -1, after logging: it

@@ -56,7 +56,7 @@ void frames_free(struct link *l);
 
 /* NULL: there is no memory. */
 struct link *link_new(struct cluster *c, bool opened);
-/* The connection stands: reads what comes. */
+/* Starts to read from the connection. */
 void link_read(struct link *l);
 /* Connects to the node. NULL: there is no memory. Other failures are told later. */
 struct link *link_open(struct cluster *c, uint32_t node);
@@ -68,7 +68,7 @@ void link_lose(struct link *l, const char *why);
 
 /* ---- accept.c ---- */
 
-/* Accepts one that there was no memory for. */
+/* Tries again to accept a connection that there was no memory for. */
 void link_accept_again(struct cluster *c);
 
 #endif

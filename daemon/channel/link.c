@@ -53,7 +53,7 @@ void link_close(struct link *l)
 	n->carried &= n->in || n->out; /* its end would not be noticed any more */
 }
 
-/* Strangers (accept.c) may come often. */
+/* Closes a stranger's connection (accept.c); logs the 1st, 2nd, 4th and so on. */
 static void refuse(struct link *l, const char *why)
 {
 	struct cluster *c = l->cluster;
@@ -63,7 +63,7 @@ static void refuse(struct link *l, const char *why)
 	link_close(l);
 }
 
-/* A node may be down for long, while its jobs try again. */
+/* Logs attempts 1, 2, 4 and so on: jobs keep trying while a node is down. */
 static void log_unreachable(struct node *n, uint32_t node, const char *why)
 {
 	n->attempts++;

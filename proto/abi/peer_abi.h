@@ -19,7 +19,7 @@ struct peer_call {
 	/* For ncclsvc_peer_direct: the shares with these buffers, 0: none, and where in them. */
 	uint64_t src_share, src_at, dst_share, dst_at;
 	uint64_t bytes;	     /* from one rank to another */
-	uint64_t scalar;     /* this rank's, of PEER_PREMULSUM: an element, followed by zeros */
+	uint64_t scalar;     /* this rank's, for PEER_PREMULSUM: an element, then zeros */
 	uint64_t src_each;   /* stride between receivers; 0: all get the same data */
 	uint64_t dst_each;   /* stride between senders */
 	uint64_t header;     /* what all ranks must agree on, packed by the caller */
@@ -41,7 +41,7 @@ struct peer_call {
 			  end, if it has posted its begin */
 };
 
-#define PEER_PREMULSUM 16 /* a reduction, beside those of ncclsvc_redop */
+#define PEER_PREMULSUM 16 /* a reduction, in addition to those of ncclsvc_redop */
 
 enum peer_parts {
 	PEER_PART_FOR_EACH = 1, /* a rank that has data has a part for each receiver */

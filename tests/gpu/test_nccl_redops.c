@@ -133,7 +133,7 @@ static void scaled_rank(struct client *c)
 	const ncclResult_t failed = dropin_fails(s.comm, WAIT_MS);
 	CHECK_SAYS(s.comm, "premulsum");
 	CHECK_EQ(failed, ncclInvalidUsage);
-	say(c, CHECKED); /* others might see this rank's end instead */
+	say(c, CHECKED); /* otherwise others might only see this rank's end */
 	CHECK_EQ(hear(c), CHECKED);
 	member_close(&s);
 }

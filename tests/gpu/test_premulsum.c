@@ -6,7 +6,7 @@
 #include "values.h"
 
 #define FEW	    1000
-#define MANY	    ((size_t)300000) /* too much for lines */
+#define MANY	    ((size_t)300000) /* too many for LL lines */
 #define INPUT	    2
 #define LAUNCHES    3
 #define REDOPS_MOST 48 /* as ncclsvc.h says */

@@ -108,7 +108,7 @@ class Service:
         return json.loads(done.stdout) if done.stdout else None
 
     def said(self):
-        """The end of the daemons' log."""
+        """The last lines of the daemons' log."""
         with open(self.log.name, encoding="utf-8", errors="replace") as log:
             return "".join(["the daemons' log:\n", *log.readlines()[-30:]])
 

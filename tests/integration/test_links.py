@@ -314,7 +314,7 @@ class LinksTest(LinksCase):
             raw.sendall(b"\x16\x03\x01\x40\x00\x01\x00\x40\x00".ljust(16384, b"\0"))
             with self.assertRaises(TimeoutError):
                 raw.recv(1)
-        # Too many from one address cost others nothing that are slow to identify themselves.
+        # Excess connections from one address do not close a slow one from another.
         slow = socket.create_connection(("127.0.0.1", nodes[0].port), 0.5, ("127.0.0.3", 0))
         silent = [socket.create_connection(("127.0.0.1", nodes[0].port), WAIT) for _ in range(100)]
         self.assertEqual(silent[0].recv(1), b"")

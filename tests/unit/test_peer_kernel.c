@@ -305,8 +305,8 @@ static void in_place(void **unused)
 
 /* ---- Types ---- */
 
-/* Inputs of ranks 0 to 2, as bits of the type: 1.5, 2.5, -8; the results; and the ranks' scalars,
- * 2, 3, 0.5. */
+/* As bits of the type: inputs of ranks 0 to 2, mostly 1.5, 2.5 and -8; the result; and the ranks'
+ * scalars, mostly 2, 3 and 0.5. */
 static const struct {
 	unsigned type, redop, size;
 	uint64_t in[3], out, scalar[3];

@@ -265,8 +265,8 @@ ncclsvc_result captured_groups_check(ncclsvc_session *s, const struct op *ops, u
 		if (svc_op_reduces(record->op) && svc_redop_made(record->redop))
 			return error_set(
 				NCCLSVC_UNSUPPORTED,
-				"%s: premulsum on NCCL cannot be captured into CUDA graphs: "
-				"scale the input by a kernel, and use sum",
+				"%s: premulsum on NCCL cannot be captured into a CUDA graph: "
+				"scale the input in a kernel, then use sum",
 				svc_op_name(record->op));
 	}
 	return NCCLSVC_OK;

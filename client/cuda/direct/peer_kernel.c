@@ -57,9 +57,9 @@ static uint64_t call_bytes(const struct op *op)
 	return svc_operation(r->op)->kind & SVC_OP_HAS_DATA ? r->count * svc_type_size(r->type) : 0;
 }
 
-_Static_assert(PEER_PREMULSUM == SVC_REDOP_MADE, "its name, wherever a header is shown");
+_Static_assert(PEER_PREMULSUM == SVC_REDOP_MADE, "headers are shown with the name of premulsum");
 
-/* The members of an operation have reductions of different numbers. */
+/* Members may have different numbers for their reductions, so all send one value. */
 static uint8_t redop_of(const struct svc_record *r)
 {
 	return svc_redop_made(r->redop) ? PEER_PREMULSUM : r->redop;
