@@ -26,10 +26,10 @@ struct bench {
 };
 
 /* Measures the slowest rank. */
-static bool once(struct bench *b, uint32_t n, int way, double *join_us, double *commit_us)
+static bool once(struct bench *b, uint32_t n, int variant, double *join_us, double *commit_us)
 {
 	struct command command = {
-		.kind = COMMAND_JOIN_AND_PLAN, .kernels_off = way == WITHOUT, .work.nranks = n};
+		.kind = COMMAND_JOIN_AND_PLAN, .kernels_off = variant == WITHOUT, .work.nranks = n};
 	if (!ranks_new_id(&b->ranks, command.id))
 		return false;
 	ranks_tell(&b->ranks, 0, n, &command);
@@ -67,7 +67,7 @@ static bool run_rounds(struct bench *b, struct report *r, uint32_t ranks)
 		const unsigned to = i ? i - 1 : 0;
 		if (caught_signal())
 			return false;
-		/* The plan's time is that of the last way. */
+		/* The plan's time is that of the last variant. */
 		if (b->options->cuda && !once(b, ranks, WITHOUT, &b->join_us[WITHOUT][to], &none))
 			return false;
 		if (!once(b, ranks, KERNELS, &b->join_us[KERNELS][to], &b->commit_us[to]))

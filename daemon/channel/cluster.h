@@ -62,7 +62,7 @@ struct node {
 	uint32_t here, there; /* labels: see struct carrier */
 	uint32_t protocol;    /* the highest version that both nodes speak: see link.h */
 	uint32_t *numbers; /* [CLUSTER_NODES_MAX]: that node's numbers, in this node's; or NULL */
-	uint8_t told[CLUSTER_NODES_MAX / 8]; /* this node's numbers that it knows */
+	uint8_t announced[CLUSTER_NODES_MAX / 8]; /* this node's numbers that it knows */
 	uint64_t lost_ns;
 	uint64_t last_seen_ns; /* when its last message arrived */
 	uint64_t used_ns;      /* when this node last sent it anything but keep-alives */

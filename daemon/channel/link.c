@@ -132,12 +132,12 @@ static void tell_node(void *arg, uint32_t *node)
 	struct link *l = arg;
 	struct cluster *c = l->cluster;
 	const uint32_t i = *node;
-	uint8_t *told = &c->nodes[l->node].told[i / 8];
-	if (i >= c->n || *told & 1u << i % 8)
+	uint8_t *announced = &c->nodes[l->node].announced[i / 8];
+	if (i >= c->n || *announced & 1u << i % 8)
 		return;
 	struct control_node m = {.number = i, .port = c->nodes[i].info.port};
 	memcpy(m.address, c->nodes[i].info.address, sizeof(m.address));
-	*told |= (uint8_t)(1u << i % 8);
+	*announced |= (uint8_t)(1u << i % 8);
 	frames_send(l, CONTROL_NODE, &m, sizeof(m));
 }
 
@@ -373,12 +373,11 @@ static void keep(struct link *l, enum control_kind kind, const void *body, size_
 
 /* ---- Numbers of nodes ---- */
 
-static void take_number(struct link *l, const struct control_node *told)
+static void take_number(struct link *l, const struct control_node *m)
 {
 	struct cluster *c = l->cluster;
 	struct node *n = &c->nodes[l->node];
-	if (told->number >= CLUSTER_NODES_MAX ||
-	    !svc_text_ends(told->address, sizeof(told->address))) {
+	if (m->number >= CLUSTER_NODES_MAX || !svc_text_ends(m->address, sizeof(m->address))) {
 		link_lose(l, "a message breaks the protocol");
 		return;
 	}
@@ -390,7 +389,7 @@ static void take_number(struct link *l, const struct control_node *told)
 		}
 		memset(n->numbers, 0xff, CLUSTER_NODES_MAX * sizeof(n->numbers[0]));
 	}
-	n->numbers[told->number] = cluster_node_at(c, told->address, told->port);
+	n->numbers[m->number] = cluster_node_at(c, m->address, m->port);
 }
 
 /* From the other node's number to this node's; CLUSTER_NO_NODE: unknown. */
@@ -535,7 +534,7 @@ struct link *link_open(struct cluster *c, uint32_t node)
 		return NULL;
 	l->node = node;
 	n->out = l;
-	memset(n->told, 0, sizeof(n->told));
+	memset(n->announced, 0, sizeof(n->announced));
 	const int error = connect_to(l, &n->info);
 	if (error)
 		link_fail(l, uv_strerror(error));

@@ -57,7 +57,7 @@ uint32_t cluster_node_at(struct cluster *c, const char *address, uint16_t port)
 	snprintf(n->info.host, sizeof(n->info.host), "%s", address);
 	cluster_show(c, n);
 	for (uint32_t k = 0; k < c->n; k++)
-		c->nodes[k].told[i / 8] &= (uint8_t) ~(1u << i % 8);
+		c->nodes[k].announced[i / 8] &= (uint8_t) ~(1u << i % 8);
 	return i;
 }
 

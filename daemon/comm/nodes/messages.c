@@ -92,9 +92,9 @@ static void on_start(struct comms *s, const struct control_start *start)
 
 /* A node that lost this one reports it as gone. From here, the reporter is the lost node. */
 static struct control_break seen_from_here(const struct communicator *m,
-					   const struct control_break *told)
+					   const struct control_break *received)
 {
-	struct control_break b = *told;
+	struct control_break b = *received;
 	if (b.node < 0 || (uint32_t)b.node != m->comms->coord.me)
 		return b;
 	b.node = b.rank = -1;
@@ -106,13 +106,13 @@ static struct control_break seen_from_here(const struct communicator *m,
 	return b;
 }
 
-static void on_break(struct comms *s, uint32_t from, const struct control_break *told)
+static void on_break(struct comms *s, uint32_t from, const struct control_break *received)
 {
 	char text[SVC_TEXT_BYTES];
-	struct communicator *m = comm_find(s, told->id);
-	if (!m || told->rank >= (int32_t)m->nranks || told->node >= (int32_t)s->coord.n)
+	struct communicator *m = comm_find(s, received->id);
+	if (!m || received->rank >= (int32_t)m->nranks || received->node >= (int32_t)s->coord.n)
 		return;
-	const struct control_break seen = seen_from_here(m, told), *b = &seen;
+	const struct control_break seen = seen_from_here(m, received), *b = &seen;
 	/* It may come before the epoch has begun here: then the epoch ends as soon as it has begun.
 	 */
 	if (m->start && m->start->epoch == b->epoch && m->cuda && comm_across_nodes(m)) {
@@ -263,8 +263,8 @@ static void tell_begun(struct comms *s, const struct communicator *m)
 	}
 }
 
-/* JOINs that wait at the lost rendezvous fail. If it has told only some members' nodes of an epoch,
- * the others learn of it here, and answer if their members have given up. */
+/* JOINs that wait at the lost rendezvous fail. If it has told only some members' nodes of an
+ * epoch, the others learn of it here, and answer if their members have given up. */
 static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
 {
 	char text[SVC_TEXT_BYTES];

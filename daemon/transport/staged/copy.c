@@ -124,7 +124,7 @@ static void launch(struct scheduler *sched, struct chunk *k, uint32_t i, uint64_
 }
 
 /* The task whose slot has the block that this task receives; *at is the block's index. */
-static uint32_t giver(const struct staged *op, uint32_t i, uint32_t block, uint32_t *at)
+static uint32_t source_of(const struct staged *op, uint32_t i, uint32_t block, uint32_t *at)
 {
 	const struct svc_record *r = &op->record;
 	*at = svc_op_sends_each(r->op) ? i : 0;
@@ -151,7 +151,7 @@ static void launch_out(struct scheduler *sched, struct chunk *k, uint32_t i)
 		return;
 	}
 	for (uint32_t block = 0; block < b.out; block++) {
-		uint32_t at, from = giver(op, i, block, &at);
+		uint32_t at, from = source_of(op, i, block, &at);
 		if (!is_there(k, i, block, from, at))
 			launch(sched, k, i, device_at(k, dst, block), slot_at(k, from, at), 1);
 	}
