@@ -137,13 +137,20 @@ __attribute__((format(printf, 2, 3))) static void add(struct text *t, const char
 	t->left -= used;
 }
 
+/* address: an IPv4 address, then 16 bits of a port; 0: unknown. */
+static void add_address(struct text *t, const char *before, uint64_t address)
+{
+	const uint32_t ip = (uint32_t)(address >> 16);
+	if (ip)
+		add(t, "%s%u.%u.%u.%u (port %u)", before, ip >> 24, ip >> 16 & 255, ip >> 8 & 255,
+		    ip & 255, (unsigned)(address & 0xffff));
+}
+
 /* By its address, if its number means nothing to other nodes. */
 static void add_node(struct text *t, const ncclsvc_status *st)
 {
-	const uint32_t ip = (uint32_t)(st->value_b >> 16);
-	if (ip)
-		add(t, "the daemon of node %u.%u.%u.%u (port %u)", ip >> 24, ip >> 16 & 255,
-		    ip >> 8 & 255, ip & 255, (unsigned)(st->value_b & 0xffff));
+	if (st->value_b)
+		add_address(t, "the daemon of node ", st->value_b);
 	else
 		add(t, "node %llu's daemon", (unsigned long long)st->value_a);
 }
@@ -309,6 +316,8 @@ char *svc_status_reason(const ncclsvc_status *st, char *buf, size_t size)
 			add(&t, " is gone or cut off, and with it ");
 		}
 		add_rank(&t, st->rank_a, st->pid_a);
+		if (st->field == NCCLSVC_FIELD_NONE)
+			add_address(&t, " of node ", st->value_b);
 		if (st->field != NCCLSVC_FIELD_NODE)
 			add(&t, " %s%s", svc_ending_text(st->ending, st->ending_code, ending),
 			    st->follows ? " after an earlier failure" : "");

@@ -127,7 +127,7 @@ class FaultsCase(NetworkCase):
             return
         named = {int(number) - 1 for number in ADDRESS.findall(text)}
         self.assertTrue(named, f"names no node: {at}")
-        may = set(job.places) - {place} if place in concerned or self.torn else concerned
+        may = set(job.places) - {place} if place in concerned or self.torn or self.drained else concerned
         self.assertLessEqual(named, may, f"names an unaffected node: {at}")
 
     def look(self):

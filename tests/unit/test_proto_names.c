@@ -74,7 +74,14 @@ static void sentences_name_ranks_pids_and_values(void **state)
 	assert_non_null(strstr(s, "rank 3 (pid 4713) has bfloat16"));
 
 	st = (ncclsvc_status){.result = NCCLSVC_PEER_GONE, .rank_a = 2, .pid_a = 99};
-	assert_non_null(strstr(sentence(&st), "rank 2 (pid 99)"));
+	assert_non_null(strstr(sentence(&st), "rank 2 (pid 99) has ended"));
+	st.value_b = (uint64_t)0x0a4d0001 << 16 | 5000;
+	assert_non_null(strstr(sentence(&st), "(pid 99) of node 10.77.0.1 (port 5000) has ended"));
+	st.field = NCCLSVC_FIELD_NODE;
+	assert_non_null(strstr(sentence(&st),
+			       "the daemon of node 10.77.0.1 (port 5000) is gone or cut off, "
+			       "and with it rank 2 (pid 99)"));
+	st.field = NCCLSVC_FIELD_NONE;
 	st.rank_a = -1;
 	assert_null(strstr(sentence(&st), "rank -1"));
 
