@@ -69,10 +69,11 @@ DEVICE uint32_t direct_spans(const struct peer_call *c)
 }
 
 /* Two-shot if all get the same data: each rank moves a segment of it. Otherwise parts for different
- * receivers are pulled by them, or if they also come from different senders, pushed. */
+ * receivers are pulled by them, or if they also come from different senders, pushed; the warps
+ * begin with different receivers, so that a rank copies its own part while it uses the links. */
 DEVICE void direct_span(const struct peer_call *c, struct span *s, uint32_t i)
 {
-	const unsigned next = c->rank + i, p = next < c->nranks ? next : next - c->nranks;
+	const unsigned p = (c->rank + i + thread() / WARP) % c->nranks;
 	span_begin(c, s, c->rank);
 	if (!(c->parts & PEER_PART_OF_EACH))
 		span_from(s, c->from, c->from_past);
@@ -208,6 +209,7 @@ KERNEL THREADS_MOST(PEER_DIRECT_THREADS + 32) ncclsvc_peer_direct(struct peer_ca
 	SHARED struct block_words words;
 	SHARED struct offers offers;
 	struct work w;
+	offers_begin(&call, &offers);
 	work_begin(&w, &call, &words, true);
 	if (thread() < movers())
 		move(&w, &offers);

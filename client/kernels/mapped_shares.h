@@ -12,12 +12,13 @@ DEVICE uint32_t shares_mapped(const struct work *w, unsigned owner)
 		      owner);
 }
 
-DEVICE uint64_t share_address(const struct work *w, unsigned owner, uint64_t share, uint64_t at)
+/* Where the share is mapped, if it is. */
+DEVICE uint64_t share_base(const struct work *w, unsigned owner, uint64_t share)
 {
 	const struct peer_call *c = w->call;
 	const uint64_t table = c->staging[c->rank] + PEER_TABLE;
 	const uint64_t slot = owner * PEER_SHARES + (uint32_t)(share >> 32) % PEER_SHARES;
-	return peer_address(load64((const peer_atomic64 *)table + slot) + at);
+	return load64((const peer_atomic64 *)table + slot);
 }
 
 #endif

@@ -69,8 +69,7 @@ DEVICE bool slice_cut(const struct work *w, const struct peer_messages *m, uint3
 	const uint64_t bytes = PEER_MESSAGE_BYTES(s->header);
 	const bool self = w->peer_dir % PEER_RANKS == w->call->rank;
 	const uint32_t channels = peer_channels(bytes, w->call->nranks, self);
-	const uint64_t vectors = (bytes + 15) / 16;
-	const uint64_t each = (vectors + channels - 1) / channels * 16;
+	const uint64_t each = peer_segment(bytes, channels);
 	const uint64_t begin = w->channel * each;
 	s->at = m->parts[part].at + begin;
 	s->bytes = begin < bytes ? bytes - begin : 0;
@@ -136,7 +135,7 @@ DEVICE bool ticket_take(struct work *w, const struct ring *r, const struct slice
 	if (!threads_all(movers(), is_mapped))
 		return true;
 	fence_system(); /* the table is read, and the buffer written, after that */
-	*to = share_address(w, peer, got[0], got[1]);
+	*to = peer_address(share_base(w, peer, got[0]) + got[1]);
 	return true;
 }
 

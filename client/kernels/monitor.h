@@ -35,23 +35,24 @@ DEVICE void begin(struct work *w)
 {
 	volatile struct block_words *words = w->words;
 	uint32_t previous, dead, blocks_before, arrived;
+	/* All loads are in flight before the first value is used. */
 	state_load(w->state, &previous, &dead, &blocks_before, &arrived);
+	const uint32_t coll = load32(&w->state->coll_launch_seq);
+	const uint32_t kernel = load32(&w->state->kernel_seq);
 	words->previous = previous;
 	words->previous_blocks = blocks_before;
 	words->launch_seq = peer_seq_after(previous);
-	words->coll_launch_seq = load32(&w->state->coll_launch_seq);
-	if (w->coll_launch_seq)
-		words->coll_launch_seq = peer_seq_after(words->coll_launch_seq);
-	words->kernel_seq = w->call->graph ? load32(&w->state->kernel_seq) : w->call->kernel_seq;
+	words->coll_launch_seq = w->coll_launch_seq ? peer_seq_after(coll) : coll;
+	words->kernel_seq = w->call->graph ? kernel : w->call->kernel_seq;
 	words->stop = words->dead = dead;
 	words->finished = words->message = words->moving = 0;
 	words->part = 0;
 }
 
-/* launch_seq may advance once all blocks have read it; the next kernel reads it next. */
-DEVICE void arrive(struct work *w)
+/* launch_seq may advance once all blocks have read it; the next kernel reads it next. before: how
+ * many had arrived before this one. */
+DEVICE void arrive(struct work *w, uint32_t before)
 {
-	const uint32_t before = add32(&w->state->arrived, 1);
 	if (before >= blocks())
 		w->words->stop = PEER_OVERLAP;
 	if (before != blocks() - 1)
@@ -65,15 +66,23 @@ DEVICE void arrive(struct work *w)
 	store32(&w->state->arrived, 0);
 }
 
-/* All blocks of the previous kernel have ended, unless two kernels run at a time; some blocks of
- * this one may have. */
-DEVICE void previous_check(struct work *w)
+/* The monitor's first steps: sends the header, counts the block, and checks the previous kernel.
+ * All its blocks have ended, unless two kernels run at a time; some blocks of this one may have. */
+DEVICE void monitor_begin(struct work *w)
 {
-	FOR_MONITOR (i, w->words->previous_blocks) {
+	const bool first = !block() && !w->words->stop;
+	uint32_t before = 0;
+	if (first && w->coll_launch_seq)
+		headers_put(w);
+	if (is_monitor(MONITOR_LANE))
+		before = add32(&w->state->arrived, 1);
+	FOR_MONITOR (i, first ? w->words->previous_blocks : 0) {
 		const uint32_t ended = load32(&w->state->ended[i]);
 		if (ended != w->words->previous && ended != w->launch_seq)
 			w->words->stop = PEER_OVERLAP;
 	}
+	if (is_monitor(MONITOR_LANE))
+		arrive(w, before);
 }
 
 /* ---- The kernel's first and last steps ---- */
@@ -93,13 +102,7 @@ DEVICE void work_begin(struct work *w, const struct peer_call *call,
 	block_sync();
 	w->launch_seq = words->launch_seq;
 	w->coll_launch_seq = collective ? words->coll_launch_seq : 0;
-	if (is_monitor(MONITOR_LANE))
-		arrive(w);
-	if (block() || words->stop)
-		return;
-	if (collective)
-		headers_put(w);
-	previous_check(w);
+	monitor_begin(w);
 }
 
 /* Called once by each warp that moves data. */

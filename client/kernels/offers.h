@@ -45,7 +45,18 @@ DEVICE uint64_t offer_at(const struct work *w, unsigned owner, unsigned sender, 
 
 /* ---- Offers ---- */
 
-DEVICE uint64_t offer_word(const struct work *w, unsigned word)
+/* Loads what does not depend on the operation. Called before work_begin, where the movers would
+ * only wait. */
+DEVICE void offers_begin(const struct peer_call *c, struct offers *o)
+{
+	const peer_atomic64 *mapped =
+		(const peer_atomic64 *)(c->staging[c->rank] + PEER_MAPPED) - OFFER_MAPPED;
+	for (uint32_t i = thread(); i < OFFER_WORDS; i += movers())
+		if (i >= OFFER_MAPPED)
+			o->words[c->rank][i] = load64(mapped + i);
+}
+
+DEVICE uint64_t offer_word(const struct work *w, const struct offers *o, unsigned word)
 {
 	const struct peer_call *c = w->call;
 	switch (word) {
@@ -62,8 +73,7 @@ DEVICE uint64_t offer_word(const struct work *w, unsigned word)
 	case OFFER_SCALAR:
 		return c->scalar;
 	default:
-		return load64((const peer_atomic64 *)(c->staging[c->rank] + PEER_MAPPED) + word -
-			      OFFER_MAPPED);
+		return o->words[c->rank][word];
 	}
 }
 
@@ -71,7 +81,7 @@ DEVICE void offers_put(const struct work *w, struct offers *o)
 {
 	const struct peer_call *c = w->call;
 	for (uint32_t i = thread(); i < OFFER_WORDS; i += movers()) {
-		const uint64_t word = offer_word(w, i);
+		const uint64_t word = offer_word(w, o, i);
 		o->words[c->rank][i] = word;
 		ROLLED for (unsigned k = 0; k + 1 < c->nranks; k++)
 			ll_store(offer_at(w, peer(c, k), c->rank, i), w->coll_launch_seq, word);
@@ -89,9 +99,8 @@ DEVICE bool offers_take(struct work *w, struct offers *o)
 		if (p == c->rank)
 			continue;
 		const uint64_t from = offer_at(w, c->rank, p, word);
-		while (good && !ll_ready(from, w->coll_launch_seq, &got))
+		while (good && !ll_acquired(from, w->coll_launch_seq, &got))
 			good = !mover_waited(w);
-		acquire64((const peer_atomic64 *)from); /* the buffers are read after this */
 		o->words[p][word] = got;
 		if (word == OFFER_HEADER && good) {
 			header_compare(w, got);
@@ -131,27 +140,28 @@ DEVICE bool overlaps(const struct peer_call *c, const uint64_t *of)
 }
 
 /* True: the data can be moved directly, as all ranks have mapped all buffers. Their addresses are
- * known afterwards. */
+ * known afterwards. The loads from the table do not wait for that. */
 DEVICE bool buffers_find(const struct work *w, struct offers *o)
 {
 	const struct peer_call *c = w->call;
 	bool mapped = true;
+	for (uint32_t p = thread(); p < c->nranks; p += movers()) {
+		const bool other = p != c->rank, has = has_data(c, p), gets = gets_data(c, p);
+		const uint64_t src = other && has ? share_base(w, p, o->words[p][OFFER_SRC]) : 0;
+		const uint64_t dst = other && gets ? share_base(w, p, o->words[p][OFFER_DST]) : 0;
+		o->src[p] = other ? src : c->src;
+		o->dst[p] = other ? dst : c->dst;
+	}
 	for (uint32_t i = thread(); i < (uint32_t)c->nranks * c->nranks; i += movers())
 		mapped &= is_mapped(c, o, i / c->nranks, i % c->nranks) &&
 			  !overlaps(c, o->words[i % c->nranks]);
 	if (!threads_all(movers(), mapped))
 		return false;
 	for (uint32_t p = thread(); p < c->nranks; p += movers()) {
-		const uint64_t *of = o->words[p];
-		o->src[p] = o->dst[p] = 0;
-		if (p == c->rank)
-			o->src[p] = c->src;
-		else if (has_data(c, p))
-			o->src[p] = share_address(w, p, of[OFFER_SRC], of[OFFER_SRC_AT]);
-		if (p == c->rank)
-			o->dst[p] = c->dst;
-		else if (gets_data(c, p))
-			o->dst[p] = share_address(w, p, of[OFFER_DST], of[OFFER_DST_AT]);
+		if (p != c->rank && has_data(c, p))
+			o->src[p] = peer_address(o->src[p] + o->words[p][OFFER_SRC_AT]);
+		if (p != c->rank && gets_data(c, p))
+			o->dst[p] = peer_address(o->dst[p] + o->words[p][OFFER_DST_AT]);
 	}
 	return threads_all(movers(), true);
 }

@@ -88,6 +88,11 @@ DEVICE void ll_load_halves(uint64_t from, uint64_t *a, uint64_t *b)
 	*b = atomic_load_explicit((const peer_atomic64 *)from + 1, memory_order_acquire);
 }
 
+DEVICE void ll_acquire_halves(uint64_t from, uint64_t *a, uint64_t *b)
+{
+	ll_load_halves(from, a, b);
+}
+
 DEVICE uint32_t load32(const peer_atomic32 *from)
 {
 	return atomic_load_explicit(from, memory_order_acquire);

@@ -18,6 +18,15 @@ DEVICE void ll_load_halves(uint64_t from, uint64_t *a, uint64_t *b)
 		     : "memory");
 }
 
+/* The same, before loads of what was stored before the line. */
+DEVICE void ll_acquire_halves(uint64_t from, uint64_t *a, uint64_t *b)
+{
+	asm volatile("ld.acquire.sys.global.v2.u64 {%0, %1}, [%2];"
+		     : "=l"(*a), "=l"(*b)
+		     : "l"(from)
+		     : "memory");
+}
+
 /* Words that other processors also write, in global memory on either side of a bus. */
 DEVICE uint32_t load32(const peer_atomic32 *from)
 {

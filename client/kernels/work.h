@@ -82,12 +82,25 @@ DEVICE uint64_t header_at(const struct work *w, unsigned owner, unsigned sender)
 	       ((w->coll_launch_seq & 1) * PEER_RANKS + sender) * sizeof(struct ll_line);
 }
 
+DEVICE bool ll_halves_ready(uint64_t a, uint64_t b, uint32_t flag, uint64_t *data)
+{
+	*data = (uint32_t)a | b << 32;
+	return a >> 32 == flag && b >> 32 == flag;
+}
+
 DEVICE bool ll_ready(uint64_t from, uint32_t flag, uint64_t *data)
 {
 	uint64_t a, b;
 	ll_load_halves(from, &a, &b);
-	*data = (uint32_t)a | b << 32;
-	return a >> 32 == flag && b >> 32 == flag;
+	return ll_halves_ready(a, b, flag, data);
+}
+
+/* What was stored before the line is visible to later loads. */
+DEVICE bool ll_acquired(uint64_t from, uint32_t flag, uint64_t *data)
+{
+	uint64_t a, b;
+	ll_acquire_halves(from, &a, &b);
+	return ll_halves_ready(a, b, flag, data);
 }
 
 DEVICE void ll_store(uint64_t to, uint32_t flag, uint64_t data)

@@ -77,11 +77,8 @@ struct peer_state {
 #define PEER_LL_SLOTS	    8192 /* [2][nranks][lines] */
 #define PEER_LL_SLOTS_BYTES (UINT64_C(4) << 20)
 
-/* ncclsvc_peer_direct takes larger operations, and those with more lines from one rank to another
- * than a slot has, which may be fewer bytes. */
-#define PEER_LL_MOST (UINT64_C(512) << 10)
-
-/* The most lines of one rank's data in another's slot. */
+/* The lines of a slot, which holds one rank's data for another. ncclsvc_peer_direct takes
+ * operations with more. */
 #define PEER_SLOT_LINES(nranks)                                                                    \
 	((uint32_t)(PEER_LL_SLOTS_BYTES / sizeof(struct ll_line) / 2 / (nranks)))
 

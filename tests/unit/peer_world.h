@@ -10,11 +10,11 @@
 #include "kernels/cpu_ref.h"
 #include "proto/ncclsvc_types.h"
 
-#define FEW	   704			 /* bytes */
-#define MANY	   150000		 /* more than two chunks */
-#define MOST	   (PEER_LL_MOST + 1024) /* maximum of all tests */
-#define KERNEL_SEQ 78			 /* for kernels where it does not matter */
-#define NEAR_WRAP  UINT32_C(0xfffffffe)	 /* the second operation has launch_seq 2 */
+#define FEW	   704					      /* bytes */
+#define MANY	   150000				      /* more than two chunks */
+#define MOST	   (PEER_SLOT_LINES(2) * LL_LINE_DATA + 1024) /* maximum of all tests */
+#define KERNEL_SEQ 78			/* for kernels where it does not matter */
+#define NEAR_WRAP  UINT32_C(0xfffffffe) /* the second operation has launch_seq 2 */
 #define ABOVE(v)   ((uint32_t)((v) >> 32))
 #define GUARD	   0xa5
 #define BUFFER	   (MOST * PEER_RANKS + 64)

@@ -161,8 +161,7 @@ struct posts {
 
 static uint64_t ll_most(unsigned nranks)
 {
-	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * LL_LINE_DATA;
-	return slot < PEER_LL_MOST ? slot : PEER_LL_MOST;
+	return (uint64_t)PEER_SLOT_LINES(nranks) * LL_LINE_DATA;
 }
 
 /* Mostly few; some are around the limit of the kernel for few bytes. */

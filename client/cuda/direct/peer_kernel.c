@@ -38,9 +38,7 @@ enum kernel peer_choose(const struct op *op)
 	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * LL_LINE_DATA;
 	if (bytes > comm->peer_bytes || r->count > PEER_COUNT_MOST)
 		return KERNEL_NONE;
-	if (bytes <= PEER_LL_MOST && r->count * svc_type_size(r->type) <= slot)
-		return KERNEL_LL;
-	return comm->peer_bytes > PEER_LL_MOST ? KERNEL_DIRECT : KERNEL_NONE;
+	return r->count * svc_type_size(r->type) <= slot ? KERNEL_LL : KERNEL_DIRECT;
 }
 
 /* ---- The kernel's argument ---- */
