@@ -29,7 +29,7 @@ static ncclsvc_result check_redop(struct op *op)
 {
 	const struct svc_record *r = &op->record;
 	const struct made_redop *at = comm_redop(op->comm, r->redop);
-	if (!svc_op_reduces(r->op) || !svc_redop_made(r->redop))
+	if (!op_is_premulsum(op))
 		return NCCLSVC_OK;
 	if (op->comm->device < 0)
 		return error_set(NCCLSVC_UNSUPPORTED,

@@ -97,15 +97,10 @@ static ncclsvc_result stage(ncclsvc_session *s, struct op *ops, unsigned n)
 	return r;
 }
 
-static bool is_made(const struct svc_record *r)
-{
-	return svc_op_reduces(r->op) && svc_redop_made(r->redop);
-}
-
 static void finish_record(struct op *op, bool more)
 {
 	struct svc_record *r = &op->record;
-	if (is_made(r))
+	if (op_is_premulsum(op))
 		r->redop = (uint8_t)comm_redop(op->comm, r->redop)->number;
 	r->comm = op->comm->handle;
 	r->epoch = op->comm->epoch;
@@ -327,8 +322,10 @@ static ncclsvc_result send_redops(ncclsvc_session *s, const struct submission *b
 		sent = false;
 		for (unsigned i = 0; !r && i < b->in_ring; i++) {
 			const struct op *op = &b->ops[i];
+			if (!op_is_premulsum(op) || op->route.captured)
+				continue;
 			const struct made_redop *at = comm_redop(op->comm, op->record.redop);
-			if (!is_made(&op->record) || op->route.captured || (at && at->number))
+			if (at && at->number)
 				continue;
 			r = redop_send(op->comm, op->record.redop);
 			sent = true;

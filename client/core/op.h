@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "base/api.h"
+#include "proto/names.h"
 #include "proto/task.h"
 
 /* On host memory: the chunk through which plain buffers are copied. */
@@ -78,5 +79,11 @@ struct op {
 	struct op_launch launch;
 	struct op_kept kept;
 };
+
+/* Whether it uses a reduction that the program has created. */
+static inline bool op_is_premulsum(const struct op *op)
+{
+	return svc_op_reduces(op->record.op) && svc_redop_made(op->record.redop);
+}
 
 #endif

@@ -78,8 +78,8 @@ DEVICE uint16_t float_bf16(float f)
 #define AVERAGED(x, scale) (c->redop == NCCLSVC_AVG ? (x) * (scale) : (x))
 #define DIVIDED(x)	   (c->redop == NCCLSVC_AVG ? (x) / c->nranks : (x))
 
-/* PEER_PREMULSUM: each rank's elements are multiplied by its scalar before they are added. As in
- * NCCL, the product is rounded to the type. */
+/* PEER_PREMULSUM: each rank's elements are multiplied by its scalar, and the products are rounded
+ * to the type, before they are added. */
 #define PRODUCT(T, S, GET, PUT, x, scalar) PUT((T)((S)GET(x) * (S)GET(scalar)))
 
 #endif

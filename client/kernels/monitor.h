@@ -49,8 +49,8 @@ DEVICE void begin(struct work *w)
 	words->part = 0;
 }
 
-/* launch_seq may advance once all blocks have read it; the next kernel reads it next. before: how
- * many had arrived before this one. */
+/* launch_seq may advance once all blocks have read it; the next kernel reads it next. before: the
+ * number of blocks that arrived earlier. */
 DEVICE void arrive(struct work *w, uint32_t before)
 {
 	if (before >= blocks())

@@ -18,7 +18,7 @@ DEVICE void ll_load_halves(uint64_t from, uint64_t *a, uint64_t *b)
 		     : "memory");
 }
 
-/* The same, before loads of what was stored before the line. */
+/* The same with acquire: later loads see what the sender stored before the line. */
 DEVICE void ll_acquire_halves(uint64_t from, uint64_t *a, uint64_t *b)
 {
 	asm volatile("ld.acquire.sys.global.v2.u64 {%0, %1}, [%2];"

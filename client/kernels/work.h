@@ -95,7 +95,7 @@ DEVICE bool ll_ready(uint64_t from, uint32_t flag, uint64_t *data)
 	return ll_halves_ready(a, b, flag, data);
 }
 
-/* What was stored before the line is visible to later loads. */
+/* The same with acquire: later loads see what the sender stored before the line. */
 DEVICE bool ll_acquired(uint64_t from, uint32_t flag, uint64_t *data)
 {
 	uint64_t a, b;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reductions. The worker creates a PreMulSum, and it is kept when its user destroys it: tasks that
- * name it may still be queued, and the next training step uses the same scalar. When all entries
- * are taken, an unused one is given up once all tasks are over. Operations of an open group hold
- * theirs until they become tasks. */
+ * Reductions. A PreMulSum is kept when its user destroys it: tasks on NCCL that name it may still
+ * be queued, and the worker then has it for the next training step, which uses the same scalar.
+ * When all entries are taken, an unused one is given up once all tasks are over. Operations of an
+ * open group hold theirs until they become tasks. */
 #include <string.h>
 
 #include "driver.h"

@@ -16,18 +16,18 @@ static bool is_stranger(const struct link *l)
 	return !l->greeted && !l->closing && !l->opened;
 }
 
-/* Counts the strangers from the same address. */
+/* Counts the strangers from the same network. */
 static unsigned count_like(const struct link *one)
 {
 	const struct link *l;
 	unsigned n = 0;
 	DL_FOREACH (one->cluster->links, l)
-		n += is_stranger(l) && !memcmp(l->address, one->address, sizeof(l->address));
+		n += is_stranger(l) && !memcmp(l->network, one->network, sizeof(l->network));
 	return n;
 }
 
-/* Over the limit, closes the oldest stranger of the address with the most, so that those from other
- * addresses have time to identify themselves. */
+/* Over the limit, closes the oldest stranger of the network with the most, so that those from other
+ * networks have time to identify themselves. */
 static void limit_strangers(struct cluster *c)
 {
 	struct link *l, *refused = NULL;
@@ -46,16 +46,16 @@ static void limit_strangers(struct cluster *c)
 	link_lose(refused, "too many connections");
 }
 
-static void note_address(struct link *l)
+static void note_network(struct link *l)
 {
 	struct sockaddr_storage at = {0};
 	int size = sizeof(at);
 	if (uv_tcp_getpeername(&l->tcp, (struct sockaddr *)&at, &size))
 		return;
 	if (at.ss_family == AF_INET6)
-		memcpy(l->address, &((struct sockaddr_in6 *)&at)->sin6_addr, sizeof(l->address));
+		memcpy(l->network, &((struct sockaddr_in6 *)&at)->sin6_addr, sizeof(l->network));
 	else
-		memcpy(l->address, &((struct sockaddr_in *)&at)->sin_addr, sizeof(struct in_addr));
+		memcpy(l->network, &((struct sockaddr_in *)&at)->sin_addr, sizeof(struct in_addr));
 }
 
 /* libuv reports no more connections until this one is accepted. */
@@ -72,7 +72,7 @@ static void on_connection(uv_stream_t *listener, int status)
 		link_lose(l, "it cannot be accepted");
 		return;
 	}
-	note_address(l);
+	note_network(l);
 	limit_strangers(c);
 	link_read(l);
 }

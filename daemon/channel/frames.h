@@ -25,7 +25,7 @@ struct link {
 	bool finished;	     /* the other side no longer needs it */
 	const char *failure; /* why it must be lost; NULL: it must not */
 	uint64_t since_ns;
-	uint8_t address[16]; /* of a stranger */
+	uint8_t network[8]; /* of a stranger: its IPv4 address, or the first half of its IPv6 one */
 	struct frame *queue; /* what is to be sent once it is ready */
 	size_t queued;
 	size_t used, room; /* of buffer */

@@ -259,15 +259,14 @@ ncclsvc_result captured_groups_check(ncclsvc_session *s, const struct op *ops, u
 	if (!cuda_captures(s->gpu->cuda))
 		return capture_unsupported();
 	for (unsigned i = 0; i < n; i++) {
-		const struct svc_record *record = &ops[i].record;
 		/* By the time of a launch, another reduction with another scalar may have this
 		 * number. */
-		if (svc_op_reduces(record->op) && svc_redop_made(record->redop))
+		if (op_is_premulsum(&ops[i]))
 			return error_set(
 				NCCLSVC_UNSUPPORTED,
 				"%s: premulsum on NCCL cannot be captured into a CUDA graph: "
 				"scale the input in a kernel, then use sum",
-				svc_op_name(record->op));
+				svc_op_name(ops[i].record.op));
 	}
 	return NCCLSVC_OK;
 }

@@ -330,7 +330,7 @@ ncclsvc_result peer_capture_alone(const struct gpu *g, struct op *op)
 {
 	const struct svc_record *r = &op->record;
 	CUresult e = CUDA_SUCCESS;
-	if (svc_op_is_p2p(r->op) || (svc_op_reduces(r->op) && svc_redop_made(r->redop)))
+	if (svc_op_is_p2p(r->op) || op_is_premulsum(op))
 		return error_set(NCCLSVC_UNSUPPORTED,
 				 "%s: communicator %s has one rank, and there messages to oneself "
 				 "and premulsum cannot be captured into CUDA graphs",
