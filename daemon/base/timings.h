@@ -214,10 +214,12 @@
 #define NODE_BEAT_MS	    300
 /* A connection that has been silent for IDLE seconds is probed every IDLE seconds. After so many
  * PROBES without an answer, or if sent bytes stay unacknowledged for UNREACHABLE, the node is lost.
- */
+ * TCP sends them again every RESEND at least. Before Linux 6.15 it doubles the interval each time,
+ * so the node may be lost after an outage of half of UNREACHABLE. */
 #define NODE_IDLE_SECONDS   2
 #define NODE_PROBES	    3
 #define NODE_UNREACHABLE_MS 10000
+#define NODE_RESEND_MS	    1000
 /* Both sides of a connection must have identified themselves by then. */
 #define LINK_HELLO_NS	    UINT64_C(10000000000)
 /* A connection that no communicator needs is closed so long after it was used. */

@@ -19,6 +19,10 @@
 #define LINK_MAGIC UINT32_C(0x6e6f6465)
 #define CHUNK	   (16 << 10) /* bytes that are read at a time */
 
+#ifndef TCP_RTO_MAX_MS
+#define TCP_RTO_MAX_MS 44 /* Linux 6.15 */
+#endif
+
 /* A message that came before the server existed. */
 struct kept_message {
 	struct kept_message *prev, *next;
@@ -486,6 +490,7 @@ static void watch_for_silence(struct link *l)
 {
 	uv_os_fd_t fd;
 	int ms = NODE_UNREACHABLE_MS, one = 1, idle = NODE_IDLE_SECONDS, count = NODE_PROBES;
+	int again = NODE_RESEND_MS;
 	uv_tcp_nodelay(&l->tcp, 1);
 	if (uv_fileno((uv_handle_t *)&l->tcp, &fd))
 		return;
@@ -494,6 +499,7 @@ static void watch_for_silence(struct link *l)
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof(idle));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+	setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &again, sizeof(again));
 }
 
 void link_read(struct link *l)
