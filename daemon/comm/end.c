@@ -79,12 +79,13 @@ static void break_after(struct communicator *m, ncclsvc_epoch_cause cause, int r
 			int32_t node, const ncclsvc_status *first)
 {
 	const bool gone = reason == NCCLSVC_PEER_GONE && node < 0 && rank >= 0;
-	const int32_t at = gone ? m->members[rank].node : node;
 	ncclsvc_status why = {
 		.result = reason,
 		.field = node >= 0 ? NCCLSVC_FIELD_NODE : NCCLSVC_FIELD_NONE,
 		.value_a = node >= 0 ? (uint64_t)node : 0,
-		.value_b = at >= 0 ? cluster_ipv4(m->comms->cluster, (uint32_t)at) : 0,
+		.value_b = gone	       ? m->members[rank].address
+			   : node >= 0 ? cluster_ipv4(m->comms->cluster, (uint32_t)node)
+				       : 0,
 		.rank_a = rank,
 		.pid_a = rank >= 0 ? m->members[rank].pid : 0,
 		.rank_b = -1,

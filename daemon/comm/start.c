@@ -92,8 +92,11 @@ static bool is_elsewhere(struct comms *s, struct communicator *m, uint32_t k,
 	struct member *member = &m->members[k];
 	const struct control_member *who = &m->start->members[k];
 	bool here = who->node == s->coord.me;
-	*reported = (struct epoch_member){
-		.session = EPOCH_ELSEWHERE, .device = -1, .pid = who->pid, .node = who->node};
+	*reported = (struct epoch_member){.session = EPOCH_ELSEWHERE,
+					  .device = -1,
+					  .pid = who->pid,
+					  .node = who->node,
+					  .address = member->address};
 	if (comm_is_still_there(m, k))
 		return false;
 	if (here)
@@ -106,14 +109,24 @@ static bool is_elsewhere(struct comms *s, struct communicator *m, uint32_t k,
 	return true;
 }
 
+static bool spans_nodes(const struct control_start *start, uint32_t nranks)
+{
+	for (uint32_t k = 1; k < nranks; k++)
+		if (start->members[k].node != start->members[0].node)
+			return true;
+	return false;
+}
+
 /* Returns a rank whose member has gone since all had joined; -1: none. */
 static int32_t fill_members(struct comms *s, struct communicator *m, struct epoch_member *members)
 {
+	const bool spans = spans_nodes(m->start, m->nranks);
 	int32_t vanished = -1;
 	m->remote = 0;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct member *member = &m->members[k];
 		member->node = -1;
+		member->address = spans ? cluster_ipv4(s->cluster, m->start->members[k].node) : 0;
 		member->ending = (struct ending){0};
 		if (is_elsewhere(s, m, k, &members[k])) {
 			if (member->node < 0)
@@ -126,6 +139,7 @@ static int32_t fill_members(struct comms *s, struct communicator *m, struct epoc
 			.device = member->device,
 			.pid = member->pid,
 			.node = s->coord.me,
+			.address = member->address,
 		};
 		member->state = NCCLSVC_MEMBER_JOINED;
 		member->session->failure = 0; /* the process continues after it */

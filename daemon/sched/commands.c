@@ -145,6 +145,7 @@ static void start_epoch(struct scheduler *sched, const struct command *cmd)
 		m->comm = c;
 		m->progress = &cmd->epoch_start.progress[k];
 		m->pid = em->pid;
+		m->address = em->address;
 		if (em->session == EPOCH_ELSEWHERE) {
 			m->device = -1;
 			m->gone = em->node == sched->config.node; /* before the epoch began */

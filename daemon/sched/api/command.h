@@ -64,11 +64,11 @@ enum transport_kind {
 };
 
 struct epoch_member {
-	uint32_t session; /* slot; EPOCH_ELSEWHERE: on another node, or gone */
-	uint32_t handle;  /* the session's handle for the communicator in records */
-	int32_t device;	  /* -1: host */
-	int32_t pid;
+	uint32_t session;    /* slot; EPOCH_ELSEWHERE: on another node, or gone */
+	uint32_t handle;     /* the session's handle for the communicator in records */
+	int32_t device, pid; /* device -1: host */
 	uint32_t node;
+	uint64_t address; /* of the node, as in a status; 0: unknown, or the epoch has one node */
 	struct recorder_ring *recording; /* until EVENT_SESSION_GONE; NULL: none */
 	uint32_t join;			 /* its number for that */
 };

@@ -23,6 +23,7 @@ ncclsvc_status status_gone(const struct comm *c, int32_t rank)
 {
 	ncclsvc_status st = status_of(NCCLSVC_PEER_GONE);
 	status_name_ranks(c, &st, rank, -1);
+	st.value_b = c->members[rank].address;
 	st.ending = NCCLSVC_ENDED_LEFT; /* after any other ending, the epoch does not go on */
 	return st;
 }
