@@ -131,7 +131,8 @@ DEVICE void staged_span(const struct peer_call *c, const struct plan *plan, stru
 
 /* The same loop moves the data directly and in chunks, because the reductions are a lot of code.
  * False: the block was stopped. */
-DEVICE bool plan_do(struct work *w, const struct plan *plan, const struct offers *o)
+DEVICE bool plan_do(struct work *w, const struct plan *plan, const struct offers *o,
+		    enum peer_variant variant)
 {
 	const struct peer_call *c = w->call;
 	const uint32_t chunks = plan->direct ? 1 : plan->chunks * (c->parts ? 1 : c->nranks);
@@ -143,6 +144,7 @@ DEVICE bool plan_do(struct work *w, const struct plan *plan, const struct offers
 		w->words->moving = 1;
 	s.rank = c->rank;
 	s.nranks = c->nranks;
+	s.variant = variant;
 	s.type = c->type;
 	s.redop = c->redop;
 	ROLLED for (uint32_t chunk = 0, i = 0; chunk < chunks; i++)
@@ -158,7 +160,7 @@ DEVICE bool plan_do(struct work *w, const struct plan *plan, const struct offers
 			direct_span(c, &s, i);
 		else
 			staged_span(c, plan, &s, chunk, fills, i);
-		if (c->reduces && i >= fills)
+		if (variant != PEER_COPY && i >= fills)
 			span_reduce(&s, o);
 		else
 			span_copy(&s, o);
@@ -185,17 +187,16 @@ DEVICE void chunks_begin(const struct work *w, struct offers *o, struct plan *pl
 		store64(&w->control->staged, load64(&w->control->staged) + 1);
 }
 
-DEVICE void move(struct work *w, struct offers *o)
+DEVICE void move(struct work *w, struct offers *o, enum peer_variant variant)
 {
 	struct plan plan;
 	if (threads_all(movers(), !w->words->stop)) {
 		offers_put(w, o);
-		bool good = offers_take(w, o);
+		bool good = offers_take(w, o, &plan.direct);
 		if (good) {
-			plan.direct = buffers_find(w, o);
 			if (!plan.direct)
 				chunks_begin(w, o, &plan);
-			good = plan_do(w, &plan, o);
+			good = plan_do(w, &plan, o, variant);
 		}
 		/* After a mismatch, no rank writes. */
 		if (!good && threads_all(movers(), w->words->stop != PEER_MISMATCH))
@@ -204,14 +205,23 @@ DEVICE void move(struct work *w, struct offers *o)
 	work_moved(w);
 }
 
-KERNEL THREADS_MOST(PEER_DIRECT_THREADS + 32) ncclsvc_peer_direct(struct peer_call call)
+DEVICE void direct(const struct peer_call *call, struct block_words *words, struct offers *offers,
+		   enum peer_variant variant)
 {
-	SHARED struct block_words words;
-	SHARED struct offers offers;
 	struct work w;
-	offers_begin(&call, &offers);
-	work_begin(&w, &call, &words, true);
+	offers_begin(call, offers);
+	work_begin(&w, call, words, true);
 	if (thread() < movers())
-		move(&w, &offers);
+		move(&w, offers, variant);
 	work_end(&w);
 }
+
+#define DIRECT(name, variant)                                                                      \
+	KERNEL THREADS_MOST(PEER_DIRECT_THREADS + 32)                                              \
+		ncclsvc_peer_direct_##name(struct peer_call c)                                     \
+	{                                                                                          \
+		SHARED struct block_words words;                                                   \
+		SHARED struct offers offers;                                                       \
+		direct(&c, &words, &offers, variant);                                              \
+	}
+PEER_EACH_VARIANT(DIRECT)

@@ -10,8 +10,8 @@
 #include "waiting.h"
 
 enum offer {
-	OFFER_HEADER,
-	OFFER_SRC, /* the share with the buffer */
+	OFFER_HEADER, /* up to OFFER_SCALAR as in struct peer_call */
+	OFFER_SRC,    /* the share with the buffer */
 	OFFER_SRC_AT,
 	OFFER_DST,
 	OFFER_DST_AT,
@@ -22,16 +22,11 @@ enum offer {
 
 /* Shared by the block's threads. */
 struct offers {
-	uint64_t words[PEER_RANKS][OFFER_WORDS];
+	uint64_t own[OFFER_WORDS]; /* this rank's */
+	uint64_t scalar[PEER_RANKS];
 	/* The ranks' buffers, and their chunks for this block, as mapped here. */
 	uint64_t src[PEER_RANKS], dst[PEER_RANKS], chunks[PEER_RANKS];
 };
-
-DEVICE unsigned peer(const struct peer_call *c, unsigned index)
-{
-	const unsigned p = c->rank + 1 + index;
-	return p < c->nranks ? p : p - c->nranks;
-}
 
 /* ---- Addresses ---- */
 
@@ -43,72 +38,7 @@ DEVICE uint64_t offer_at(const struct work *w, unsigned owner, unsigned sender, 
 	       (row * PEER_OFFER_LINES + word) * sizeof(struct ll_line);
 }
 
-/* ---- Offers ---- */
-
-/* Loads what does not depend on the operation. Called before work_begin, where the movers would
- * only wait. */
-DEVICE void offers_begin(const struct peer_call *c, struct offers *o)
-{
-	const peer_atomic64 *mapped =
-		(const peer_atomic64 *)(c->staging[c->rank] + PEER_MAPPED) - OFFER_MAPPED;
-	for (uint32_t i = thread(); i < OFFER_WORDS; i += movers())
-		if (i >= OFFER_MAPPED)
-			o->words[c->rank][i] = load64(mapped + i);
-}
-
-DEVICE uint64_t offer_word(const struct work *w, const struct offers *o, unsigned word)
-{
-	const struct peer_call *c = w->call;
-	switch (word) {
-	case OFFER_HEADER:
-		return c->header;
-	case OFFER_SRC:
-		return c->src_share;
-	case OFFER_SRC_AT:
-		return c->src_at;
-	case OFFER_DST:
-		return c->dst_share;
-	case OFFER_DST_AT:
-		return c->dst_at;
-	case OFFER_SCALAR:
-		return c->scalar;
-	default:
-		return o->words[c->rank][word];
-	}
-}
-
-DEVICE void offers_put(const struct work *w, struct offers *o)
-{
-	const struct peer_call *c = w->call;
-	for (uint32_t i = thread(); i < OFFER_WORDS; i += movers()) {
-		const uint64_t word = offer_word(w, o, i);
-		o->words[c->rank][i] = word;
-		ROLLED for (unsigned k = 0; k + 1 < c->nranks; k++)
-			ll_store(offer_at(w, peer(c, k), c->rank, i), w->coll_launch_seq, word);
-	}
-}
-
-/* Waits for all ranks' offers. False: a rank does something else, or will not come. */
-DEVICE bool offers_take(struct work *w, struct offers *o)
-{
-	const struct peer_call *c = w->call;
-	bool good = true;
-	for (uint32_t i = thread(); i < c->nranks * OFFER_WORDS; i += movers()) {
-		const uint32_t p = i / OFFER_WORDS, word = i % OFFER_WORDS;
-		uint64_t got = 0;
-		if (p == c->rank)
-			continue;
-		const uint64_t from = offer_at(w, c->rank, p, word);
-		while (good && !ll_acquired(from, w->coll_launch_seq, &got))
-			good = !mover_waited(w);
-		o->words[p][word] = got;
-		if (word == OFFER_HEADER && good) {
-			header_compare(w, got);
-			good = got == c->header;
-		}
-	}
-	return threads_all(movers(), good);
-}
+/* ---- Which ranks take part ---- */
 
 DEVICE bool has_data(const struct peer_call *c, unsigned p)
 {
@@ -120,50 +50,132 @@ DEVICE bool gets_data(const struct peer_call *c, unsigned p)
 	return p >= c->to && p < c->to_past;
 }
 
-/* Whether rank p has mapped what it needs of rank q. */
-DEVICE bool is_mapped(const struct peer_call *c, const struct offers *o, unsigned p, unsigned q)
+/* ---- Making offers ---- */
+
+/* Loads what does not depend on other ranks. Called before work_begin, where the movers would only
+ * wait. */
+DEVICE void offers_begin(const struct peer_call *c, struct offers *o)
 {
-	const uint64_t *of = o->words[q];
-	const uint32_t mapped = (uint32_t)(o->words[p][OFFER_MAPPED + q / 2] >> (q % 2 ? 32 : 0));
-	if (p == q)
-		return true;
-	return (!has_data(c, q) || (of[OFFER_SRC] && mapped >= (uint32_t)of[OFFER_SRC])) &&
-	       (!gets_data(c, q) || (of[OFFER_DST] && mapped >= (uint32_t)of[OFFER_DST]));
+	const peer_atomic64 *mapped =
+		(const peer_atomic64 *)(c->staging[c->rank] + PEER_MAPPED) - OFFER_MAPPED;
+	for (uint32_t i = thread(); i < OFFER_WORDS; i += movers())
+		o->own[i] = i < OFFER_MAPPED ? c->offer[i] : load64(mapped + i);
+	if (!thread()) {
+		o->src[c->rank] = c->src;
+		o->dst[c->rank] = c->dst;
+	}
+}
+
+/* Each rank also gets its own offer, so that it need not be a special case. */
+DEVICE void offers_put(const struct work *w, const struct offers *o)
+{
+	const struct peer_call *c = w->call;
+	for (uint32_t i = thread(); i < PEER_RANKS * PEER_OFFER_LINES; i += movers()) {
+		const uint32_t p = i / PEER_OFFER_LINES, word = i % PEER_OFFER_LINES;
+		if (p < c->nranks && word < OFFER_WORDS)
+			ll_store(offer_at(w, p, c->rank, word), w->coll_launch_seq, o->own[word]);
+	}
+}
+
+/* ---- Taking them ---- */
+
+/* Words of offers that one thread needs. All loads are in flight at once. */
+struct offered {
+	uint64_t mapped; /* by rank p: number of the last share of rank q, or of its neighbor */
+	uint64_t src, src_at, dst, dst_at; /* of rank q */
+};
+
+DEVICE bool offered_take(struct work *w, unsigned p, unsigned q, struct offered *t)
+{
+	const uint32_t flag = w->coll_launch_seq;
+	const uint64_t mapped = offer_at(w, w->call->rank, p, OFFER_MAPPED + q / 2);
+	const uint64_t of = offer_at(w, w->call->rank, q, 0);
+	bool all = false;
+	while (!all) {
+		all = ll_ready(mapped, flag, &t->mapped);
+		all &= ll_ready(of + OFFER_SRC * sizeof(struct ll_line), flag, &t->src);
+		all &= ll_ready(of + OFFER_SRC_AT * sizeof(struct ll_line), flag, &t->src_at);
+		all &= ll_ready(of + OFFER_DST * sizeof(struct ll_line), flag, &t->dst);
+		all &= ll_ready(of + OFFER_DST_AT * sizeof(struct ll_line), flag, &t->dst_at);
+		if (!all && mover_waited(w))
+			return false;
+	}
+	return true;
+}
+
+/* Whether rank p has mapped what it needs of rank q. */
+DEVICE bool is_mapped(const struct peer_call *c, const struct offered *t, unsigned q)
+{
+	const uint32_t mapped = (uint32_t)(t->mapped >> (q % 2 ? 32 : 0));
+	return (!has_data(c, q) || (t->src && mapped >= (uint32_t)t->src)) &&
+	       (!gets_data(c, q) || (t->dst && mapped >= (uint32_t)t->dst));
 }
 
 /* Whether the rank's parts for others may be overwritten by what it receives. */
-DEVICE bool overlaps(const struct peer_call *c, const uint64_t *of)
+DEVICE bool overlaps(const struct peer_call *c, const struct offered *t)
 {
-	const uint64_t bytes = c->bytes * c->nranks, distance = of[OFFER_DST_AT] - of[OFFER_SRC_AT];
-	return c->parts == (PEER_PART_FOR_EACH | PEER_PART_OF_EACH) &&
-	       of[OFFER_SRC] == of[OFFER_DST] && (distance < bytes || -distance < bytes);
+	const uint64_t bytes = c->bytes * c->nranks, distance = t->dst_at - t->src_at;
+	return c->parts == (PEER_PART_FOR_EACH | PEER_PART_OF_EACH) && t->src == t->dst &&
+	       (distance < bytes || -distance < bytes);
 }
 
-/* True: the data can be moved directly, as all ranks have mapped all buffers. Their addresses are
- * known afterwards. The loads from the table do not wait for that. */
-DEVICE bool buffers_find(const struct work *w, struct offers *o)
+/* Notes where rank q's buffers are. */
+DEVICE void buffers_find(const struct work *w, const struct offered *t, unsigned q,
+			 struct offers *o)
 {
 	const struct peer_call *c = w->call;
-	bool mapped = true;
-	for (uint32_t p = thread(); p < c->nranks; p += movers()) {
-		const bool other = p != c->rank, has = has_data(c, p), gets = gets_data(c, p);
-		const uint64_t src = other && has ? share_base(w, p, o->words[p][OFFER_SRC]) : 0;
-		const uint64_t dst = other && gets ? share_base(w, p, o->words[p][OFFER_DST]) : 0;
-		o->src[p] = other ? src : c->src;
-		o->dst[p] = other ? dst : c->dst;
-	}
-	for (uint32_t i = thread(); i < (uint32_t)c->nranks * c->nranks; i += movers())
-		mapped &= is_mapped(c, o, i / c->nranks, i % c->nranks) &&
-			  !overlaps(c, o->words[i % c->nranks]);
-	if (!threads_all(movers(), mapped))
+	const bool has = has_data(c, q), gets = gets_data(c, q);
+	const uint64_t src = has ? share_base(w, q, t->src) : 0;
+	const uint64_t dst = gets ? share_base(w, q, t->dst) : 0; /* both are in flight */
+	o->src[q] = has ? peer_address(src + t->src_at) : 0;
+	o->dst[q] = gets ? peer_address(dst + t->dst_at) : 0;
+}
+
+/* For ranks p and q: whether their offers allow moving the data directly. */
+DEVICE bool pair_take(struct work *w, struct offers *o, unsigned p, unsigned q, bool *direct)
+{
+	const struct peer_call *c = w->call;
+	struct offered t;
+	if (!offered_take(w, p, q, &t))
 		return false;
-	for (uint32_t p = thread(); p < c->nranks; p += movers()) {
-		if (p != c->rank && has_data(c, p))
-			o->src[p] = peer_address(o->src[p] + o->words[p][OFFER_SRC_AT]);
-		if (p != c->rank && gets_data(c, p))
-			o->dst[p] = peer_address(o->dst[p] + o->words[p][OFFER_DST_AT]);
+	*direct &= p == q ? !overlaps(c, &t) : is_mapped(c, &t, q);
+	if (p == c->rank && p != q && is_mapped(c, &t, q))
+		buffers_find(w, &t, q, o);
+	return true;
+}
+
+/* After this, loads see what rank p stored before its offer. */
+DEVICE bool header_take(struct work *w, struct offers *o, unsigned p)
+{
+	const struct peer_call *c = w->call;
+	const uint64_t from = offer_at(w, c->rank, p, 0);
+	uint64_t header, scalar = 0;
+	while (!ll_acquired(from, w->coll_launch_seq, &header) ||
+	       !ll_ready(from + OFFER_SCALAR * sizeof(struct ll_line), w->coll_launch_seq, &scalar))
+		if (mover_waited(w))
+			return false;
+	o->scalar[p] = scalar;
+	header_compare(w, header);
+	return header == c->header;
+}
+
+/* Waits for all ranks' offers. False: a rank does something else, or will not come. *direct: all
+ * ranks have mapped all buffers, and can move the data directly; their addresses are known. */
+DEVICE bool offers_take(struct work *w, struct offers *o, bool *direct)
+{
+	const struct peer_call *c = w->call;
+	bool good = true, fit = true;
+	for (uint32_t i = thread(); good && i < PEER_RANKS * (PEER_RANKS + 1); i += movers()) {
+		const uint32_t p = i / PEER_RANKS, q = i % PEER_RANKS;
+		if (q >= c->nranks)
+			continue;
+		if (p == PEER_RANKS)
+			good = header_take(w, o, q);
+		else if (p < c->nranks)
+			good = pair_take(w, o, p, q, &fit);
 	}
-	return threads_all(movers(), true);
+	*direct = threads_all(movers(), good && fit);
+	return *direct || threads_all(movers(), good);
 }
 
 #endif

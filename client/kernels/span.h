@@ -5,10 +5,12 @@
 
 #include "elements.h"
 #include "offers.h"
+#include "variant.h"
 
 /* A span of the buffers: it comes from a range of ranks, and goes to another. Vector number n of it
  * belongs to one thread of one block, the same on all ranks. */
 struct span {
+	enum peer_variant variant;
 	uint8_t rank, nranks, type, redop; /* as in the call */
 	uint8_t from, from_past, to, to_past;
 	uint64_t src_at, dst_at; /* where it starts in the ranks' buffers */

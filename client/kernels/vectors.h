@@ -56,7 +56,7 @@ DEVICE void span_copy(const struct span *s, const struct offers *o)
 /* Multiplies rank p's elements by its scalar. */
 #define PREMULTIPLY(T, S, N, U, field, GET, PUT, x, p)                                             \
 	if (c->redop == PEER_PREMULSUM) {                                                          \
-		const union vector_values by_ = {.bits = {o->words[p][OFFER_SCALAR]}};             \
+		const union vector_values by_ = {.bits = {o->scalar[p]}};                          \
 		EACH_VALUE(U, N)                                                                   \
 		(x)[u].field[i] = PRODUCT(T, S, GET, PUT, (x)[u].field[i], by_.field[0]);          \
 	}
@@ -127,12 +127,6 @@ DEVICE void span_copy(const struct span *s, const struct offers *o)
 		ROLLED for (unsigned p = s->to; p < s->to_past; p++) STORE(WHOLE, U, p, x);        \
 	}
 
-/* With these types, most bytes are reduced. */
-DEVICE void floats_reduce(const struct span *s, const struct offers *o)
-{
-	const struct span *c = s;
-	const float factor = c->redop == NCCLSVC_AVG ? 1.0f / (float)c->nranks : 1.0f;
-	BATCHES_BEGIN;
 #define SCALED(x)	  ((x)*factor)
 #define FLOATS(W, U)	  REDUCE(W, float, float, 4, U, f32, SAME, SAME, SCALED, SAME)
 #define HALVES(W, U)	  REDUCE(W, float, float, 8, U, u16, half_float, float_half, SCALED, SAME)
@@ -140,27 +134,27 @@ DEVICE void floats_reduce(const struct span *s, const struct offers *o)
 #define TWO_FLOATS(W, U)  REDUCE_PAIR(W, 4, U, f32, SAME, SAME, SCALED)
 #define TWO_HALVES(W, U)  REDUCE_PAIR(W, 8, U, u16, half_float, float_half, SCALED)
 #define TWO_BFLOATS(W, U) REDUCE_PAIR(W, 8, U, u16, bf16_float, float_bf16, SCALED)
-	const bool two = c->nranks == 2 && c->redop != PEER_PREMULSUM;
-	if (c->type == NCCLSVC_FLOAT32 && two)
-		BATCHES(8, TWO_FLOATS);
-	else if (c->type == NCCLSVC_FLOAT32)
-		BATCHES(4, FLOATS);
-	else if (c->type == NCCLSVC_FLOAT16 && two)
-		BATCHES(6, TWO_HALVES);
-	else if (c->type == NCCLSVC_FLOAT16)
-		BATCHES(4, HALVES);
-	else if (two)
-		BATCHES(6, TWO_BFLOATS);
-	else
-		BATCHES(4, BFLOATS);
-}
 
-/* Reduces the span of all ranks. */
-DEVICE void span_reduce(const struct span *s, const struct offers *o)
+/* Floats of up to 32 bits. */
+DEVICE void floats_reduce(const struct span *s, const struct offers *o)
 {
 	const struct span *c = s;
-	const double factor = c->redop == NCCLSVC_AVG ? 1.0 / c->nranks : 1.0;
+	const float factor = c->redop == NCCLSVC_AVG ? 1.0f / (float)c->nranks : 1.0f;
+	const bool two = c->nranks == 2 && c->redop != PEER_PREMULSUM;
 	BATCHES_BEGIN;
+	if (s->variant == PEER_FLOAT32 && two)
+		BATCHES(8, TWO_FLOATS);
+	else if (s->variant == PEER_FLOAT32)
+		BATCHES(4, FLOATS);
+	else if (s->variant == PEER_BFLOAT16 && two)
+		BATCHES(6, TWO_BFLOATS);
+	else if (s->variant == PEER_BFLOAT16)
+		BATCHES(4, BFLOATS);
+	else if (two)
+		BATCHES(6, TWO_HALVES);
+	else
+		BATCHES(4, HALVES);
+}
 #define DOUBLES(W, U)	 REDUCE(W, double, double, 2, U, f64, SAME, SAME, SCALED, SAME)
 #define INTS8(W, U)	 REDUCE(W, int8_t, uint32_t, 16, U, i8, SAME, SAME, SAME, DIVIDED)
 #define UNSIGNED8(W, U)	 REDUCE(W, uint8_t, uint32_t, 16, U, u8, SAME, SAME, SAME, DIVIDED)
@@ -168,12 +162,18 @@ DEVICE void span_reduce(const struct span *s, const struct offers *o)
 #define UNSIGNED32(W, U) REDUCE(W, uint32_t, uint32_t, 4, U, u32, SAME, SAME, SAME, DIVIDED)
 #define INTS64(W, U)	 REDUCE(W, int64_t, uint64_t, 2, U, i64, SAME, SAME, SAME, DIVIDED)
 #define UNSIGNED64(W, U) REDUCE(W, uint64_t, uint64_t, 2, U, u64, SAME, SAME, SAME, DIVIDED)
-	switch (c->type) {
-	case NCCLSVC_FLOAT32:
-	case NCCLSVC_FLOAT16:
-	case NCCLSVC_BFLOAT16:
+
+/* Reduces the span of all ranks. */
+DEVICE void span_reduce(const struct span *s, const struct offers *o)
+{
+	const struct span *c = s;
+	if (s->variant != PEER_OTHER || c->type == NCCLSVC_FLOAT16) {
 		floats_reduce(s, o);
-		break;
+		return;
+	}
+	const double factor = c->redop == NCCLSVC_AVG ? 1.0 / c->nranks : 1.0;
+	BATCHES_BEGIN;
+	switch (c->type) {
 	case NCCLSVC_FLOAT64:
 		BATCHES(4, DOUBLES);
 		break;

@@ -16,13 +16,19 @@ struct peer_call {
 	uint64_t staging[PEER_RANKS]; /* by rank, as mapped in this process */
 	uint64_t control;	      /* the GPU's address of it */
 	uint64_t src, dst;
-	/* For ncclsvc_peer_direct: the shares with these buffers, 0: none, and where in them. */
-	uint64_t src_share, src_at, dst_share, dst_at;
-	uint64_t bytes;	     /* from one rank to another */
-	uint64_t scalar;     /* this rank's, for PEER_PREMULSUM: an element, then zeros */
-	uint64_t src_each;   /* stride between receivers; 0: all get the same data */
-	uint64_t dst_each;   /* stride between senders */
-	uint64_t header;     /* what all ranks must agree on, packed by the caller */
+	uint64_t bytes;	   /* from one rank to another */
+	uint64_t src_each; /* stride between receivers; 0: all get the same data */
+	uint64_t dst_each; /* stride between senders */
+	union {
+		struct {
+			uint64_t header; /* what all ranks must agree on, packed by the caller */
+			/* For ncclsvc_peer_direct: the shares with src and dst, 0: none, and where
+			 * in them. */
+			uint64_t src_share, src_at, dst_share, dst_at;
+			uint64_t scalar; /* for PEER_PREMULSUM: an element, then zeros */
+		};
+		uint64_t offer[6]; /* the same: what its blocks tell the other ranks */
+	};
 	uint32_t kernel_seq; /* 0: it is in a graph */
 	uint32_t coll_seq;   /* of the newest collective, this or an earlier one */
 	uint32_t graph;	     /* the library's number of the graph; 0: it is in none */

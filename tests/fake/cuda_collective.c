@@ -8,6 +8,7 @@
 
 #include "fake.h"
 #include "kernels/cpu_ref.h"
+#include "kernels/variant.h"
 
 #define WARP 32
 
@@ -31,15 +32,16 @@ static const struct peer_kernel {
 	void (*run)(const struct peer_messages *);
 	size_t argument; /* bytes: every argument begins with a struct peer_call */
 	unsigned threads;
-	uint64_t staging; /* bytes */
-} kernels[] = {
-	{"ncclsvc_peer_collective", run_collective, sizeof(struct peer_call), PEER_THREADS,
-	 PEER_OFFERS},
-	{"ncclsvc_peer_direct", run_direct, sizeof(struct peer_call), PEER_DIRECT_THREADS,
-	 PEER_RINGS},
-	{"ncclsvc_peer_messages", run_messages, sizeof(struct peer_messages), PEER_THREADS,
-	 PEER_STAGING},
-};
+	uint64_t staging;	   /* bytes */
+	enum peer_variant variant; /* of ncclsvc_peer_direct */
+} kernels[] = {{"ncclsvc_peer_collective", run_collective, sizeof(struct peer_call), PEER_THREADS,
+		PEER_OFFERS, PEER_VARIANTS},
+	       {"ncclsvc_peer_messages", run_messages, sizeof(struct peer_messages), PEER_THREADS,
+		PEER_STAGING, PEER_VARIANTS},
+#define DIRECT(name, variant)                                                                      \
+	{"ncclsvc_peer_direct_" #name, run_direct, sizeof(struct peer_call),                       \
+	 PEER_DIRECT_THREADS,	       PEER_RINGS, variant},
+	       PEER_EACH_VARIANT(DIRECT)};
 
 const struct peer_kernel *peer_kernel_find(const char *name)
 {
@@ -82,6 +84,8 @@ void peer_kernel_launch(const struct peer_kernel *kernel, unsigned blocks, unsig
 		fake_die("a peer kernel of a rank that there is not");
 	if (kernel->run == run_messages)
 		messages_check(blocks, m);
+	if (kernel->run == run_direct && kernel->variant != peer_variant_of(call))
+		fake_die("a peer kernel of another variant than the call's");
 	if (kernel->run == run_collective &&
 	    call->bytes > (uint64_t)PEER_SLOT_LINES(call->nranks) * LL_LINE_DATA)
 		fake_die("a peer kernel of more bytes than its slots have");

@@ -137,13 +137,16 @@ static bool has_entry(const char *image, const char *name)
 	return false;
 }
 
-/* The code is compressed, but its name is not. */
-static bool has_name(const struct CUmod_st *module, const char *name)
+/* The code is compressed, but its name is not, with which those of its kernels begin. */
+static bool has_kernel(const struct CUmod_st *module, const char *name)
 {
-	const size_t length = strlen(name) + 1;
+	static const char begin[] = "ncclsvc_peer_";
 	const char *at = module->image, *end = at + module->bytes;
-	while (length > 1 && (at = memmem(at, (size_t)(end - at), name, length))) {
-		if (!at[-1])
+	while (peer_kernel_find(name) &&
+	       (at = memmem(at, (size_t)(end - at), begin, sizeof(begin) - 1))) {
+		const size_t length = strnlen(at, (size_t)(end - at));
+		if (!at[-1] && strncmp(name, at, length) == 0 &&
+		    (!name[length] || name[length] == '_'))
 			return true;
 		at++;
 	}
@@ -157,7 +160,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 		return error;
 	if (!module || !name)
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (module->fat ? !has_name(module, name) : !has_entry(module->image, name))
+	if (module->fat ? !has_kernel(module, name) : !has_entry(module->image, name))
 		return CUDA_ERROR_NOT_FOUND;
 	struct CUfunc_st *f = malloc(sizeof(*f));
 	if (!f)

@@ -13,6 +13,7 @@
 
 #include "fake_ranks.h"
 #include "kernels/image.h"
+#include "kernels/variant.h"
 #include "proto/abi/peer_abi.h"
 #include "proto/cuda_driver.h"
 #include "proto/fdio.h"
@@ -31,10 +32,11 @@ static struct cuda cuda;
 
 /* Collectives have one kernel for few bytes and one for many. */
 enum which { FEW, MANY, COLLECTIVES, MESSAGES = COLLECTIVES, KERNELS };
-static const char *const names[KERNELS] = {"ncclsvc_peer_collective", "ncclsvc_peer_direct",
-					   "ncclsvc_peer_messages"};
+#define DIRECT(name, variant) [variant] = "ncclsvc_peer_direct_" #name,
+static const char *const names[KERNELS][PEER_VARIANTS] = {
+	{"ncclsvc_peer_collective"}, {PEER_EACH_VARIANT(DIRECT)}, {"ncclsvc_peer_messages"}};
 static const char *ptx_paths[KERNELS];
-static CUfunction kernels[KERNELS];
+static CUfunction kernels[KERNELS][PEER_VARIANTS];
 
 /* ---- A communicator ---- */
 
@@ -71,18 +73,19 @@ static char *ptx_read(const char *path)
 	return text;
 }
 
-static CUfunction kernel_load(const void *image, enum which i)
+static void kernel_load(const void *image, enum which i)
 {
 	CUmodule module;
-	CUfunction kernel, other;
+	CUfunction other;
 	OK(cuda.cuModuleLoadData(&module, image));
-	OK(cuda.cuModuleGetFunction(&kernel, module, names[i]));
-	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, names[!i]), CUDA_ERROR_NOT_FOUND);
+	for (unsigned v = 0; v < PEER_VARIANTS && names[i][v]; v++) {
+		OK(cuda.cuModuleGetFunction(&kernels[i][v], module, names[i][v]));
+		OK(cuda.cuFuncLoad(kernels[i][v]));
+	}
+	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, names[!i][0]), CUDA_ERROR_NOT_FOUND);
 	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, "ncclsvc_peer"), CUDA_ERROR_NOT_FOUND);
 	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, "peer_direct"), CUDA_ERROR_NOT_FOUND);
 	CHECK_EQ(cuda.cuModuleGetFunction(&other, module, ""), CUDA_ERROR_NOT_FOUND);
-	OK(cuda.cuFuncLoad(kernel));
-	return kernel;
 }
 
 static uint64_t staging_map(CUmemGenericAllocationHandle handle, unsigned device)
@@ -148,9 +151,9 @@ static void process_open(struct ranks *ranks, int rank)
 	gpu_open(rank);
 	OK(cuMemHostRegister(ranks->scratch, sizeof(ranks->scratch), CU_MEMHOSTREGISTER_DEVICEMAP));
 	CHECK(cuda_driver_load(&cuda, &version, why, sizeof(why)));
-	kernels[FEW] = kernel_load(ncclsvc_peer_collective_image, FEW);
-	kernels[MANY] = kernel_load(ncclsvc_peer_direct_image, MANY);
-	kernels[MESSAGES] = kernel_load(ncclsvc_peer_messages_image, MESSAGES);
+	kernel_load(ncclsvc_peer_collective_image, FEW);
+	kernel_load(ncclsvc_peer_direct_image, MANY);
+	kernel_load(ncclsvc_peer_messages_image, MESSAGES);
 }
 
 /* ---- Modules ---- */
@@ -223,8 +226,9 @@ static CUresult launch_blocks(const struct comm *c, enum which kernel, unsigned 
 			      struct peer_call *call)
 {
 	void *parameters[] = {call};
-	CUresult error = cuda.cuLaunchKernel(kernels[kernel], blocks, 1, 1, THREADS, 1, 1, 0,
-					     c->stream, parameters, NULL);
+	CUresult error =
+		cuda.cuLaunchKernel(kernels[kernel][kernel == MANY ? peer_variant_of(call) : 0],
+				    blocks, 1, 1, THREADS, 1, 1, 0, c->stream, parameters, NULL);
 	memset(call, 0xff, sizeof(*call)); /* the launch has already read the parameters */
 	return error;
 }
@@ -406,8 +410,8 @@ static void exchange(const struct comm *c, uint64_t from, uint64_t to, uint64_t 
 		m.first[peer_dir] =
 			(uint8_t)((peer_dir > peer_dirs[0]) + (peer_dir > peer_dirs[1]));
 	void *parameters[] = {&m};
-	OK(cuda.cuLaunchKernel(kernels[MESSAGES], 2, 1, 1, THREADS, 1, 1, 0, c->stream, parameters,
-			       NULL));
+	OK(cuda.cuLaunchKernel(kernels[MESSAGES][0], 2, 1, 1, THREADS, 1, 1, 0, c->stream,
+			       parameters, NULL));
 }
 
 /* Messages of i + 1 bytes from offset i, received one after the other. */
@@ -466,7 +470,8 @@ static void call_is(CUgraphNode node, const struct peer_call *call)
 {
 	CUDA_KERNEL_NODE_PARAMS params;
 	OK(cuGraphKernelNodeGetParams(node, &params));
-	CHECK(params.func == kernels[FEW] && params.gridDimX == 1 && params.blockDimX == THREADS);
+	CHECK(params.func == kernels[FEW][0] && params.gridDimX == 1 &&
+	      params.blockDimX == THREADS);
 	CHECK(memcmp(params.kernelParams[0], call, sizeof(*call)) == 0);
 }
 

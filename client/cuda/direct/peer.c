@@ -265,7 +265,7 @@ void peer_modules_unload(struct gpu *g)
 	}
 	for (int d = 0; g->modules && d < GPU_DEVICES; d++) {
 		struct peer_module *m = &g->modules[d];
-		if (!m->functions[KERNEL_LL] || cuda_push(g->cuda, g->primary[d]))
+		if (!m->modules[KERNEL_LL] || cuda_push(g->cuda, g->primary[d]))
 			continue;
 		peer_module_unload(g->cuda, m);
 		cuda_pop(g->cuda, g->primary[d]);

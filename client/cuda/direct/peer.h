@@ -11,6 +11,7 @@
 #include "core/op.h"
 #include "core/task_slot.h"
 #include "cuda/capture/capture.h"
+#include "kernels/variant.h"
 #include "proto/abi/peer_abi.h"
 
 #define WARP 32
@@ -23,8 +24,8 @@ struct importer;
 struct capture_graph;
 
 struct peer_module {
-	CUmodule modules[KERNELS]; /* indexed by enum kernel */
-	CUfunction functions[KERNELS];
+	CUmodule modules[KERNELS];
+	CUfunction functions[KERNELS][PEER_VARIANTS]; /* others than direct have one */
 };
 
 /* The driver is asked about a buffer once: a query takes more than a tenth of a submission. */

@@ -182,7 +182,7 @@ CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstre
 {
 	struct peer_messages m = {.call = p->call};
 	void *parameters[] = {&m};
-	unsigned threads;
+	unsigned variant = 0, threads;
 	if (graph) {
 		m.call.graph = graph->number;
 		m.call.index = graph->operations;
@@ -195,7 +195,9 @@ CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstre
 		peer_messages_describe(p, ops, n, &m, &threads);
 	else
 		describe(ops, &m.call);
-	return p->capture->cuda->cuLaunchKernel(p->module->functions[ops->route.kernel],
+	if (ops->route.kernel == KERNEL_DIRECT)
+		variant = peer_variant_of(&m.call);
+	return p->capture->cuda->cuLaunchKernel(p->module->functions[ops->route.kernel][variant],
 						ops->launch.blocks, 1, 1, ops->launch.threads, 1, 1,
 						0, stream, parameters, NULL);
 }

@@ -12,43 +12,46 @@ int ncclsvc_has_kernels(void)
 	       ncclsvc_peer_messages_image_size;
 }
 
-static CUresult load(const struct cuda *cuda, const void *image, const char *name, CUmodule *module,
-		     CUfunction *function)
+/* names: of the variants; NULL: it has no more. */
+static CUresult load(const struct cuda *cuda, const void *image, const char *const *names,
+		     CUmodule *module, CUfunction *functions)
 {
 	CUresult e = cuda->cuModuleLoadData(module, image);
-	if (e)
+	if (e) {
+		*module = NULL;
 		return e;
-	e = cuda->cuModuleGetFunction(function, *module, name);
-	/* Without this, the function's first launch would load it, and wait for an idle GPU. */
-	if (!e && cuda->cuFuncLoad)
-		e = cuda->cuFuncLoad(*function);
-	if (e)
-		cuda->cuModuleUnload(*module);
+	}
+	for (unsigned v = 0; !e && v < PEER_VARIANTS && names[v]; v++) {
+		e = cuda->cuModuleGetFunction(&functions[v], *module, names[v]);
+		/* Without this, the first launch would load it, and wait for an idle GPU. */
+		if (!e && cuda->cuFuncLoad)
+			e = cuda->cuFuncLoad(functions[v]);
+	}
 	return e;
 }
 
 void peer_module_unload(const struct cuda *cuda, struct peer_module *m)
 {
 	for (unsigned k = 0; k < KERNELS; k++)
-		if (m->functions[k])
+		if (m->modules[k])
 			cuda->cuModuleUnload(m->modules[k]);
 	*m = (struct peer_module){0};
 }
 
 static bool modules_load(const struct cuda *cuda, struct peer_module *m)
 {
+#define DIRECT(name, variant) [variant] = "ncclsvc_peer_direct_" #name,
 	static const struct {
 		const void *image;
-		const char *name;
+		const char *names[PEER_VARIANTS];
 	} kernels[KERNELS] = {
-		[KERNEL_LL] = {ncclsvc_peer_collective_image, "ncclsvc_peer_collective"},
-		[KERNEL_DIRECT] = {ncclsvc_peer_direct_image, "ncclsvc_peer_direct"},
-		[KERNEL_MESSAGES] = {ncclsvc_peer_messages_image, "ncclsvc_peer_messages"},
+		[KERNEL_LL] = {ncclsvc_peer_collective_image, {"ncclsvc_peer_collective"}},
+		[KERNEL_DIRECT] = {ncclsvc_peer_direct_image, {PEER_EACH_VARIANT(DIRECT)}},
+		[KERNEL_MESSAGES] = {ncclsvc_peer_messages_image, {"ncclsvc_peer_messages"}},
 	};
 	for (unsigned k = KERNEL_NONE + 1; k < KERNELS; k++) {
-		if (load(cuda, kernels[k].image, kernels[k].name, &m->modules[k],
-			 &m->functions[k])) {
-			m->functions[k] = NULL;
+		if (load(cuda, kernels[k].image, kernels[k].names, &m->modules[k],
+			 m->functions[k])) {
 			peer_module_unload(cuda, m);
 			return false;
 		}
@@ -63,5 +66,5 @@ const struct peer_module *peer_module_of(struct gpu *g, int device)
 	if (!g->modules)
 		return NULL;
 	struct peer_module *m = &g->modules[device];
-	return m->functions[KERNEL_LL] || modules_load(g->cuda, m) ? m : NULL;
+	return m->modules[KERNEL_LL] || modules_load(g->cuda, m) ? m : NULL;
 }
