@@ -22,6 +22,7 @@ struct ring {
 	peer_atomic64 *credits; /* in the sender's memory: lines that the receiver has consumed */
 	peer_atomic64 *count;	/* in this rank's memory: how many lines there were */
 	uint64_t at;		/* the count at the message's first line */
+	uint32_t mapped;	/* how many of the receiver's shares are mapped here */
 };
 
 DEVICE void ring_find(const struct work *w, struct ring *r)
@@ -39,6 +40,7 @@ DEVICE void ring_find(const struct work *w, struct ring *r)
 	r->ticket = c->staging[from] + PEER_TICKETS +
 		    credit * PEER_TICKET_LINES * sizeof(struct ll_line);
 	r->at = load64(r->count);
+	r->mapped = sends ? shares_mapped(w, peer) : 0;
 }
 
 DEVICE uint64_t ring_line(const struct ring *r, uint64_t at)
@@ -122,21 +124,22 @@ DEVICE void ticket_put(const struct ring *r, const struct slice *s)
 DEVICE bool ticket_take(struct work *w, const struct ring *r, const struct slice *s, uint64_t *to)
 {
 	const unsigned peer = w->peer_dir % PEER_RANKS;
-	uint64_t got[PEER_TICKET_LINES] = {0};
-	bool good = true;
-	UNROLLED for (uint32_t i = 0; i < PEER_TICKET_LINES; i++) while (
-		good && !ll_ready(r->ticket + i * sizeof(struct ll_line), ticket_flag(r), &got[i]))
-		good = !mover_waited(w);
-	if (!threads_all(movers(), good))
-		return false;
-	const uint32_t mapped = shares_mapped(w, peer);
-	const bool is_mapped = got[0] && mapped >= (uint32_t)got[0] && got[2] == s->header;
-	*to = 0;
-	if (!threads_all(movers(), is_mapped))
+	const uint64_t second = r->ticket + sizeof(struct ll_line);
+	const uint64_t third = second + sizeof(struct ll_line);
+	uint64_t share = 0, offset = 0, header = 0;
+	bool good = true, all = false;
+	while (good && !all) { /* with all loads in flight at once */
+		all = ll_ready(second, ticket_flag(r), &offset);
+		all &= ll_ready(third, ticket_flag(r), &header);
+		all &= ll_acquired(r->ticket, ticket_flag(r), &share);
+		good = all || !mover_waited(w);
+	}
+	const bool is_mapped = share && r->mapped >= (uint32_t)share && header == s->header;
+	*to = good && is_mapped ? peer_address(share_base(w, peer, share) + offset) : 0;
+	if (threads_all(movers(), *to != 0))
 		return true;
-	fence_system(); /* the table is read, and the buffer written, after that */
-	*to = peer_address(share_base(w, peer, got[0]) + got[1]);
-	return true;
+	*to = 0;
+	return threads_all(movers(), good);
 }
 
 /* ---- Sending ---- */
