@@ -107,7 +107,8 @@ extern "C" {
 	X(NCCLSVC_FIELD_PLAN, 9, "plan") /* only one side is planned */                            \
 	/* PEER_GONE: the daemon of node value_a is gone; TIMEOUT: it does not answer. value_b: 0, \
 	 * or its IPv4 address, then 16 bits of its port: the number is the daemon's own. Without  \
-	 * a field, value_b of PEER_GONE is likewise the node of rank_a, if there are several */   \
+	 * a field, value_b of PEER_GONE is likewise for the node of rank_a, if the communicator   \
+	 * spans nodes */                                                                          \
 	X(NCCLSVC_FIELD_NODE, 12, "node")                                                          \
 	/* LIMIT: user value_a has value_b tasks pending, which is the limit or, if the daemon is  \
 	 * full, more than any other user has */                                                   \

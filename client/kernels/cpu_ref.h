@@ -7,7 +7,7 @@
 #include "proto/abi/peer_abi.h"
 
 void ncclsvc_peer_collective(struct peer_call call);
-void ncclsvc_peer_direct(struct peer_call call); /* the call's variant */
+void ncclsvc_peer_direct(struct peer_call call); /* runs the variant for the call */
 void ncclsvc_peer_messages(struct peer_messages messages);
 
 /* The block that this thread runs; by default it is the only one. A collective's blocks may run in

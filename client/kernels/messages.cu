@@ -22,7 +22,7 @@ struct ring {
 	peer_atomic64 *credits; /* in the sender's memory: lines that the receiver has consumed */
 	peer_atomic64 *count;	/* in this rank's memory: how many lines there were */
 	uint64_t at;		/* the count at the message's first line */
-	uint32_t mapped;	/* how many of the receiver's shares are mapped here */
+	uint32_t mapped;	/* receiver's shares mapped here, as the kernel began */
 };
 
 DEVICE void ring_find(const struct work *w, struct ring *r)

@@ -10,7 +10,7 @@
 #include "waiting.h"
 
 enum offer {
-	OFFER_HEADER, /* up to OFFER_SCALAR as in struct peer_call */
+	OFFER_HEADER, /* this to OFFER_SCALAR: as in peer_call.offer */
 	OFFER_SRC,    /* the share with the buffer */
 	OFFER_SRC_AT,
 	OFFER_DST,
@@ -66,7 +66,7 @@ DEVICE void offers_begin(const struct peer_call *c, struct offers *o)
 	}
 }
 
-/* Each rank also gets its own offer, so that it need not be a special case. */
+/* A rank also sends its offer to itself, so that taking offers needs no special case. */
 DEVICE void offers_put(const struct work *w, const struct offers *o)
 {
 	const struct peer_call *c = w->call;
@@ -77,14 +77,15 @@ DEVICE void offers_put(const struct work *w, const struct offers *o)
 	}
 }
 
-/* ---- Taking them ---- */
+/* ---- Taking offers ---- */
 
-/* Words of offers that one thread needs. All loads are in flight at once. */
+/* The words of offers that one thread needs. */
 struct offered {
-	uint64_t mapped; /* by rank p: number of the last share of rank q, or of its neighbor */
+	uint64_t mapped; /* from rank p: how many shares of ranks q and q ^ 1 it has mapped */
 	uint64_t src, src_at, dst, dst_at; /* of rank q */
 };
 
+/* Issues all loads before it waits. False: the block was stopped. */
 DEVICE bool offered_take(struct work *w, unsigned p, unsigned q, struct offered *t)
 {
 	const uint32_t flag = w->coll_launch_seq;
@@ -111,7 +112,7 @@ DEVICE bool is_mapped(const struct peer_call *c, const struct offered *t, unsign
 	       (!gets_data(c, q) || (t->dst && mapped >= (uint32_t)t->dst));
 }
 
-/* Whether the rank's parts for others may be overwritten by what it receives. */
+/* Whether what a rank receives may overwrite parts that others have yet to take. t: its offer. */
 DEVICE bool overlaps(const struct peer_call *c, const struct offered *t)
 {
 	const uint64_t bytes = c->bytes * c->nranks, distance = t->dst_at - t->src_at;
@@ -119,19 +120,21 @@ DEVICE bool overlaps(const struct peer_call *c, const struct offered *t)
 	       (distance < bytes || -distance < bytes);
 }
 
-/* Notes where rank q's buffers are. */
+/* Records where rank q's buffers are mapped here. The barrier in work_begin separates these loads
+ * from that of the count that they depend on. */
 DEVICE void buffers_find(const struct work *w, const struct offered *t, unsigned q,
 			 struct offers *o)
 {
 	const struct peer_call *c = w->call;
 	const bool has = has_data(c, q), gets = gets_data(c, q);
 	const uint64_t src = has ? share_base(w, q, t->src) : 0;
-	const uint64_t dst = gets ? share_base(w, q, t->dst) : 0; /* both are in flight */
+	const uint64_t dst = gets ? share_base(w, q, t->dst) : 0; /* issued before src is used */
 	o->src[q] = has ? peer_address(src + t->src_at) : 0;
 	o->dst[q] = gets ? peer_address(dst + t->dst_at) : 0;
 }
 
-/* For ranks p and q: whether their offers allow moving the data directly. */
+/* Waits for the offers of ranks p and q, and clears *direct unless they allow moving the data
+ * directly. False: the block was stopped. */
 DEVICE bool pair_take(struct work *w, struct offers *o, unsigned p, unsigned q, bool *direct)
 {
 	const struct peer_call *c = w->call;
@@ -144,7 +147,8 @@ DEVICE bool pair_take(struct work *w, struct offers *o, unsigned p, unsigned q, 
 	return true;
 }
 
-/* After this, loads see what rank p stored before its offer. */
+/* Acquires rank p's header: later loads see what p stored before its offer. False: the block was
+ * stopped, or the headers differ. */
 DEVICE bool header_take(struct work *w, struct offers *o, unsigned p)
 {
 	const struct peer_call *c = w->call;
@@ -160,7 +164,7 @@ DEVICE bool header_take(struct work *w, struct offers *o, unsigned p)
 }
 
 /* Waits for all ranks' offers. False: a rank does something else, or will not come. *direct: all
- * ranks have mapped all buffers, and can move the data directly; their addresses are known. */
+ * ranks have mapped the buffers that they need, none overlap, and o has their addresses. */
 DEVICE bool offers_take(struct work *w, struct offers *o, bool *direct)
 {
 	const struct peer_call *c = w->call;

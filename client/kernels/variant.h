@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclsvc_peer_direct has variants, by what becomes of the data. In one kernel for all, the code
- * that an operation runs would be scattered: of 1 MiB on two H200, a block waited longer for that
- * code (1.3 us) than for the data. */
+ * ncclsvc_peer_direct is compiled in variants, one for each way of handling the data. In a single
+ * kernel, the code for one operation is scattered: fetching it cost 0.7 of the 10 us that an
+ * AllReduce of 1 MiB takes (two ranks on one H200). */
 #ifndef KERNELS_VARIANT_H
 #define KERNELS_VARIANT_H
 
@@ -9,10 +9,10 @@
 #include "proto/ncclsvc_types.h"
 
 #define PEER_EACH_VARIANT(X)                                                                       \
-	X(copy, PEER_COPY) /* it is not reduced */                                                 \
+	X(copy, PEER_COPY) /* no reduction */                                                      \
 	X(float32, PEER_FLOAT32)                                                                   \
 	X(bfloat16, PEER_BFLOAT16)                                                                 \
-	X(other, PEER_OTHER) /* all other types are reduced */
+	X(other, PEER_OTHER) /* reductions of all other types */
 
 enum peer_variant {
 #define PEER_VARIANT(name, variant) variant,

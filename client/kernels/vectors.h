@@ -135,7 +135,7 @@ DEVICE void span_copy(const struct span *s, const struct offers *o)
 #define TWO_HALVES(W, U)  REDUCE_PAIR(W, 8, U, u16, half_float, float_half, SCALED)
 #define TWO_BFLOATS(W, U) REDUCE_PAIR(W, 8, U, u16, bf16_float, float_bf16, SCALED)
 
-/* Floats of up to 32 bits. */
+/* Reduces floats of 16 and 32 bits. */
 DEVICE void floats_reduce(const struct span *s, const struct offers *o)
 {
 	const struct span *c = s;
@@ -163,7 +163,7 @@ DEVICE void floats_reduce(const struct span *s, const struct offers *o)
 #define INTS64(W, U)	 REDUCE(W, int64_t, uint64_t, 2, U, i64, SAME, SAME, SAME, DIVIDED)
 #define UNSIGNED64(W, U) REDUCE(W, uint64_t, uint64_t, 2, U, u64, SAME, SAME, SAME, DIVIDED)
 
-/* Reduces the span of all ranks. */
+/* Reduces the span across all ranks. */
 DEVICE void span_reduce(const struct span *s, const struct offers *o)
 {
 	const struct span *c = s;

@@ -214,8 +214,8 @@
 #define NODE_BEAT_MS	    300
 /* A connection that has been silent for IDLE seconds is probed every IDLE seconds. After so many
  * PROBES without an answer, or if sent bytes stay unacknowledged for UNREACHABLE, the node is lost.
- * TCP sends them again every RESEND at least. Before Linux 6.15 it doubles the interval each time,
- * so the node may be lost after an outage of half of UNREACHABLE. */
+ * TCP retransmits them at least every RESEND. Before Linux 6.15 the interval keeps doubling, so an
+ * outage of half of UNREACHABLE may already lose the node. */
 #define NODE_IDLE_SECONDS   2
 #define NODE_PROBES	    3
 #define NODE_UNREACHABLE_MS 10000

@@ -34,7 +34,8 @@ struct member {
 	int32_t staging_device;
 	uint64_t staging_bytes;
 	int32_t node;	  /* of the epoch's member, if on another node; otherwise -1 */
-	uint64_t address; /* of its node, as in a status; 0: unknown, or the epoch has one node */
+	uint64_t address; /* of its node, as in value_b of a status; 0: unknown, or not across nodes
+			   */
 	int32_t far_pid;
 	uint64_t redops; /* bitmap: may exist in its worker, which was not told to free them */
 	bool fresh;	 /* this JOIN created the handle, which goes if the JOIN fails */

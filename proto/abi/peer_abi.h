@@ -22,12 +22,12 @@ struct peer_call {
 	union {
 		struct {
 			uint64_t header; /* what all ranks must agree on, packed by the caller */
-			/* For ncclsvc_peer_direct: the shares with src and dst, 0: none, and where
-			 * in them. */
+			/* For ncclsvc_peer_direct: the shares that contain src and dst (0: none),
+			 * and the offsets in them. */
 			uint64_t src_share, src_at, dst_share, dst_at;
 			uint64_t scalar; /* for PEER_PREMULSUM: an element, then zeros */
 		};
-		uint64_t offer[6]; /* the same: what its blocks tell the other ranks */
+		uint64_t offer[6]; /* the same words, in the order of enum offer */
 	};
 	uint32_t kernel_seq; /* 0: it is in a graph */
 	uint32_t coll_seq;   /* of the newest collective, this or an earlier one */

@@ -85,7 +85,7 @@ void peer_kernel_launch(const struct peer_kernel *kernel, unsigned blocks, unsig
 	if (kernel->run == run_messages)
 		messages_check(blocks, m);
 	if (kernel->run == run_direct && kernel->variant != peer_variant_of(call))
-		fake_die("a peer kernel of another variant than the call's");
+		fake_die("a peer kernel whose variant does not match the call");
 	if (kernel->run == run_collective &&
 	    call->bytes > (uint64_t)PEER_SLOT_LINES(call->nranks) * LL_LINE_DATA)
 		fake_die("a peer kernel of more bytes than its slots have");

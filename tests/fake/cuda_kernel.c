@@ -137,7 +137,7 @@ static bool has_entry(const char *image, const char *name)
 	return false;
 }
 
-/* The code is compressed, but its name is not, with which those of its kernels begin. */
+/* The image's code is compressed, but its name is not. The names of its kernels begin with it. */
 static bool has_kernel(const struct CUmod_st *module, const char *name)
 {
 	static const char begin[] = "ncclsvc_peer_";

@@ -22,8 +22,8 @@ from test_links_network import NODES, SILENCE, NetworkCase, address
 NOTICE = SILENCE + 20  # seconds within which all ranks must have heard of a node that fell silent
 STILL = 20  # seconds within which a job without a fault must complete an operation
 PIDFD_GETFD = 438  # a system call
-TCP_RTO_MAX_MS = 44  # an option
-RECENT_NS = 1_000_000_000  # three times the interval of keep-alives
+TCP_RTO_MAX_MS = 44  # a TCP socket option
+RECENT_NS = 1_000_000_000  # a little over three keep-alive intervals (daemon/base/timings.h: NODE_BEAT_MS)
 ADDRESS = re.compile(r"10\.77\.0\.(\d+)")
 ENDED = ("DaemonLostError", "DrainingError")  # what a rank hears of its own node's daemon
 
@@ -47,7 +47,7 @@ def sockets_of(pid):
 
 
 def resends_often():
-    """Whether the kernel lets a connection retransmit at short intervals (Linux 6.15)."""
+    """Whether the kernel can cap a connection's retransmission interval (Linux 6.15)."""
     with socket.socket() as one:
         try:
             return one.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS) > 0
@@ -113,14 +113,15 @@ class FaultsCase(NetworkCase):
         self.settle()
 
     def tearDown(self):
-        self.logs = [node.log() + self.shown_by(node) for node in self.nodes]
+        self.logs = [node.log() for node in self.nodes]
+        self.views = [self.shown_by(node) for node in self.nodes]
         if self.wire.process.poll() is None:
             self.wire.say("delay 0", "loss 0", "rate 0", "heal")
         super().tearDown()
 
     @staticmethod
     def shown_by(node):
-        """What is pending there, for whoever reads of a failure."""
+        """What is pending on the node, for the report of a failure."""
         return "".join(node.ctl("--node", "local", *view.split()) for view in ("comms --members", "tasks", "why"))
 
     def checked(self, places, **how):
@@ -172,17 +173,17 @@ class FaultsCase(NetworkCase):
             time.sleep(0.05)
 
     def all_hear(self):
-        """Whether each daemon has a recent message from each other one that it knows."""
+        """Whether each daemon has recently heard from every other one."""
         for node in self.nodes:
             with ncclsvc.Session(node.path, timeout=WAIT) as session:
-                if any(other.heard_ns > RECENT_NS for other in session.nodes()):
+                if any(other.gone_ns or other.heard_ns > RECENT_NS for other in session.nodes()):
                     return False
         return True
 
     def settle(self):
-        """Waits until the network has recovered for the daemons, whose connections are not those of the jobs' data, and
-        until all jobs progress."""
-        self.wait_until(self.all_hear, "message of each daemon to each other one")
+        """Waits until the daemons hear each other again (their connections are separate from the jobs' data), and all
+        jobs make progress."""
+        self.wait_until(self.all_hear, "recent message from every daemon to every other")
         before = [list(job.rounds) for job in self.jobs]
         for job, rounds in zip(self.jobs, before):
             self.wait_until(lambda job=job, rounds=rounds: all(n >= m + 3 for n, m in zip(job.rounds, rounds)),

@@ -25,7 +25,7 @@ struct capture_graph;
 
 struct peer_module {
 	CUmodule modules[KERNELS];
-	CUfunction functions[KERNELS][PEER_VARIANTS]; /* others than direct have one */
+	CUfunction functions[KERNELS][PEER_VARIANTS]; /* only KERNEL_DIRECT has several */
 };
 
 /* The driver is asked about a buffer once: a query takes more than a tenth of a submission. */

@@ -12,7 +12,7 @@ int ncclsvc_has_kernels(void)
 	       ncclsvc_peer_messages_image_size;
 }
 
-/* names: of the variants; NULL: it has no more. */
+/* names: one per variant, up to the first NULL. After an error, the caller unloads the module. */
 static CUresult load(const struct cuda *cuda, const void *image, const char *const *names,
 		     CUmodule *module, CUfunction *functions)
 {
@@ -23,7 +23,7 @@ static CUresult load(const struct cuda *cuda, const void *image, const char *con
 	}
 	for (unsigned v = 0; !e && v < PEER_VARIANTS && names[v]; v++) {
 		e = cuda->cuModuleGetFunction(&functions[v], *module, names[v]);
-		/* Without this, the first launch would load it, and wait for an idle GPU. */
+		/* Without this, its first launch would load it, which waits for an idle GPU. */
 		if (!e && cuda->cuFuncLoad)
 			e = cuda->cuFuncLoad(functions[v]);
 	}

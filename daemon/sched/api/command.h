@@ -64,11 +64,12 @@ enum transport_kind {
 };
 
 struct epoch_member {
-	uint32_t session;    /* slot; EPOCH_ELSEWHERE: on another node, or gone */
-	uint32_t handle;     /* the session's handle for the communicator in records */
-	int32_t device, pid; /* device -1: host */
+	uint32_t session; /* slot; EPOCH_ELSEWHERE: on another node, or gone */
+	uint32_t handle;  /* the session's handle for the communicator in records */
+	int32_t device;	  /* -1: host */
+	int32_t pid;
 	uint32_t node;
-	uint64_t address; /* of the node, as in a status; 0: unknown, or the epoch has one node */
+	uint64_t address; /* of the node, as in a status; 0: unknown, or not across nodes */
 	struct recorder_ring *recording; /* until EVENT_SESSION_GONE; NULL: none */
 	uint32_t join;			 /* its number for that */
 };
@@ -125,8 +126,7 @@ struct command {
 			struct comm_lateness *lateness;	  /* likewise */
 			enum transport_kind transport;
 			bool ends_with_daemon; /* no later daemon continues it */
-			uint32_t comm_slot;    /* of every member's worker, or
-						  EPOCH_WITHOUT_NCCL */
+			uint32_t comm_slot;    /* of the workers, or EPOCH_WITHOUT_NCCL */
 			bool shared_gpu;       /* two members use one GPU, which NCCL refuses */
 			uint64_t internode_id; /* 0: all members are on this node */
 		} epoch_start;

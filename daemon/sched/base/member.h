@@ -101,7 +101,7 @@ struct member {
 	struct user *user;	       /* the session's */
 	uint32_t handle;
 	int32_t pid;
-	uint64_t address;	/* of its node, as in a status; 0: likewise */
+	uint64_t address;	/* as in struct epoch_member */
 	int32_t device;		/* -1: host */
 	struct task *in_flight; /* in launch order */
 	uint32_t n_in_flight;
