@@ -18,10 +18,7 @@
 
 #define LINK_MAGIC UINT32_C(0x6e6f6465)
 #define CHUNK	   (16 << 10) /* bytes that are read at a time */
-
-#ifndef TCP_RTO_MAX_MS
-#define TCP_RTO_MAX_MS 44 /* Linux 6.15 */
-#endif
+#define RTO_MAX	   44	      /* TCP_RTO_MAX_MS, since Linux 6.15 */
 
 /* A message that came before the server existed. */
 struct kept_message {
@@ -499,7 +496,7 @@ static void watch_for_silence(struct link *l)
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof(idle));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
-	setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &again, sizeof(again));
+	setsockopt(fd, IPPROTO_TCP, RTO_MAX, &again, sizeof(again));
 }
 
 void link_read(struct link *l)
