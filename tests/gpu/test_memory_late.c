@@ -270,6 +270,9 @@ static void dropin_rank(struct client *c)
 	say(c, READY);
 	CHECK_EQ(hear(c), GO);
 	CHECK(gpu_has_unused(unused + FREES * BYTES - BYTES, WAIT_MS));
+	/* A rank whose kernel waits for the other one unmaps nothing. */
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
 	dropin_check_usable(comm);
 	CHECK_NC(nc.ncclCommDestroy(comm));
 }
@@ -284,6 +287,8 @@ static void test_dropin(void)
 	CHECK_EQ(kill(ranks[1].pid, SIGCONT), 0);
 	say(&ranks[1], GO);
 	CHECK_EQ(hear(&ranks[1]), READY);
+	say_all(ranks, 2, GO);
+	hear_all(ranks, 2, READY);
 	say_all(ranks, 2, GO);
 	ranks_end(ranks, 2);
 	gpu_daemon_stop(&d);
