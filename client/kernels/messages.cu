@@ -134,6 +134,7 @@ DEVICE bool ticket_take(struct work *w, const struct ring *r, const struct slice
 		all &= ll_acquired(r->ticket, ticket_flag(r), &share);
 		good = all || !mover_waited(w);
 	}
+	/* The library writes the count after the table, which is read only if the count says so. */
 	const bool is_mapped = share && r->mapped >= (uint32_t)share && header == s->header;
 	*to = good && is_mapped ? peer_address(share_base(w, peer, share) + offset) : 0;
 	if (threads_all(movers(), *to != 0))

@@ -120,8 +120,8 @@ DEVICE bool overlaps(const struct peer_call *c, const struct offered *t)
 	       (distance < bytes || -distance < bytes);
 }
 
-/* Records where rank q's buffers are mapped here. The barrier in work_begin separates these loads
- * from that of the count that they depend on. */
+/* Records where rank q's buffers are mapped here. Called once the count of mapped shares includes
+ * them: the library writes it after the table. */
 DEVICE void buffers_find(const struct work *w, const struct offered *t, unsigned q,
 			 struct offers *o)
 {

@@ -21,6 +21,13 @@ enum peer_variant {
 		PEER_VARIANTS
 };
 
+/* The variants' names. */
+#define PEER_VARIANT_NAME(name, variant) [variant] = "ncclsvc_peer_direct_" #name,
+#define PEER_DIRECT_NAMES                                                                          \
+	{                                                                                          \
+		PEER_EACH_VARIANT(PEER_VARIANT_NAME)                                               \
+	}
+
 PEER_INLINE enum peer_variant peer_variant_of(const struct peer_call *c)
 {
 	if (!c->reduces)

@@ -61,9 +61,8 @@ DEVICE void span_copy(const struct span *s, const struct offers *o)
 		(x)[u].field[i] = PRODUCT(T, S, GET, PUT, (x)[u].field[i], by_.field[0]);          \
 	}
 
-/* A vector has N elements of type T in its `field`; sums have type S, which wraps. Each thread
- * loads the vectors of the next rank before it reduces this rank's. FACTOR: what it multiplies each
- * element of a sum by; AFTER: what becomes of the sum. */
+/* A vector has N elements of type T in its `field`; sums have type S, which wraps. FACTOR: applied
+ * to each element of a sum; AFTER: to the sum. The next rank's vectors are loaded ahead. */
 #define REDUCE(WHOLE, T, S, N, U, field, GET, PUT, FACTOR, AFTER)                                  \
 	{                                                                                          \
 		T all[U][N];                                                                       \
@@ -155,6 +154,7 @@ DEVICE void floats_reduce(const struct span *s, const struct offers *o)
 	else
 		BATCHES(4, HALVES);
 }
+
 #define DOUBLES(W, U)	 REDUCE(W, double, double, 2, U, f64, SAME, SAME, SCALED, SAME)
 #define INTS8(W, U)	 REDUCE(W, int8_t, uint32_t, 16, U, i8, SAME, SAME, SAME, DIVIDED)
 #define UNSIGNED8(W, U)	 REDUCE(W, uint8_t, uint32_t, 16, U, u8, SAME, SAME, SAME, DIVIDED)

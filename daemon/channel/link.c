@@ -487,7 +487,7 @@ static void watch_for_silence(struct link *l)
 {
 	uv_os_fd_t fd;
 	int ms = NODE_UNREACHABLE_MS, one = 1, idle = NODE_IDLE_SECONDS, count = NODE_PROBES;
-	int again = NODE_RESEND_MS;
+	int resend = NODE_RESEND_MS;
 	uv_tcp_nodelay(&l->tcp, 1);
 	if (uv_fileno((uv_handle_t *)&l->tcp, &fd))
 		return;
@@ -496,7 +496,7 @@ static void watch_for_silence(struct link *l)
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof(idle));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
-	setsockopt(fd, IPPROTO_TCP, RTO_MAX, &again, sizeof(again));
+	setsockopt(fd, IPPROTO_TCP, RTO_MAX, &resend, sizeof(resend));
 }
 
 void link_read(struct link *l)

@@ -32,9 +32,8 @@ static struct cuda cuda;
 
 /* Collectives have one kernel for few bytes and one for many. */
 enum which { FEW, MANY, COLLECTIVES, MESSAGES = COLLECTIVES, KERNELS };
-#define DIRECT(name, variant) [variant] = "ncclsvc_peer_direct_" #name,
 static const char *const names[KERNELS][PEER_VARIANTS] = {
-	{"ncclsvc_peer_collective"}, {PEER_EACH_VARIANT(DIRECT)}, {"ncclsvc_peer_messages"}};
+	{"ncclsvc_peer_collective"}, PEER_DIRECT_NAMES, {"ncclsvc_peer_messages"}};
 static const char *ptx_paths[KERNELS];
 static CUfunction kernels[KERNELS][PEER_VARIANTS];
 

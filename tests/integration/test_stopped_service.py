@@ -120,7 +120,7 @@ class StoppedTest(unittest.TestCase):
         self.systemd("inactive")
         for command in ("status", "sessions", "comms", "tasks", "memory", "devices", "plan", "lateness", "why",
                         "failures", "dump"):
-            done = self.ctl(command, timeout="10")  # nobody waits for it
+            done = self.ctl(command, timeout="10")  # a limit: the answer comes at once
             self.assertEqual(done.returncode, 4, command)
             self.assertEqual(done.stderr,
                              "ncclsvc-ctl: the service is stopped (`systemctl start ncclsvcd` starts it)\n")

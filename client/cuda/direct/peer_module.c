@@ -40,13 +40,12 @@ void peer_module_unload(const struct cuda *cuda, struct peer_module *m)
 
 static bool modules_load(const struct cuda *cuda, struct peer_module *m)
 {
-#define DIRECT(name, variant) [variant] = "ncclsvc_peer_direct_" #name,
 	static const struct {
 		const void *image;
 		const char *names[PEER_VARIANTS];
 	} kernels[KERNELS] = {
 		[KERNEL_LL] = {ncclsvc_peer_collective_image, {"ncclsvc_peer_collective"}},
-		[KERNEL_DIRECT] = {ncclsvc_peer_direct_image, {PEER_EACH_VARIANT(DIRECT)}},
+		[KERNEL_DIRECT] = {ncclsvc_peer_direct_image, PEER_DIRECT_NAMES},
 		[KERNEL_MESSAGES] = {ncclsvc_peer_messages_image, {"ncclsvc_peer_messages"}},
 	};
 	for (unsigned k = KERNEL_NONE + 1; k < KERNELS; k++) {
