@@ -436,7 +436,7 @@ ncclsvc_session *peer_session(struct peer *p, bool no_ring, ncclsvc_result *resu
 	ncclsvc_session *s = NULL;
 	ncclsvc_options o = {.size = sizeof(o),
 			     .socket = p->path,
-			     .ring_entries = ENTRIES,
+			     .ring_entries = p->wants_entries ? p->wants_entries : ENTRIES,
 			     .no_ring = no_ring,
 			     .timeout_ms = p->fault == SAYS_NOTHING ? 100 : 0};
 	*result = ncclsvc_open(&o, &s);

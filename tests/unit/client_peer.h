@@ -61,6 +61,7 @@ struct peer {
 	pthread_mutex_t lock; /* protects conn: tests send events from their own thread */
 	_Atomic enum fault fault;
 	_Atomic int conn;
+	uint32_t wants_entries; /* of the next session's ring; 0: ENTRIES */
 	struct svc_ring *ring;
 	uint32_t entries;
 	int doorbell, completion;
