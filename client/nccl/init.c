@@ -5,6 +5,7 @@
 
 #include "nccl_config.h"
 #include "nccl_group.h"
+#include "proto/wire_comm.h"
 
 #define ID_MS 2000 /* how long to wait for the daemon's id */
 
@@ -162,12 +163,13 @@ static uint64_t mix(uint64_t x)
 }
 
 /* Derives an id that all remaining ranks get without any exchange, because it depends only on what
- * they all know. The parent's id is secret and random, so this one is too. out: the excluded ranks;
- * NULL: none. */
+ * they all know. The parent's id is secret and random, so this one is too; its members gather where
+ * the parent's did. out: the excluded ranks; NULL: none. */
 static void derived_id(const ncclUniqueId *parent, uint64_t nth, const bool *out, int nranks,
 		       ncclUniqueId *id)
 {
 	uint64_t words[sizeof(id->internal) / 8], h = mix(nth + 1);
+	struct svc_rendezvous at;
 	memcpy(words, parent->internal, sizeof(words));
 	for (int i = 0; i < nranks; i++)
 		h = mix(h + (out && out[i] ? 2 : 1));
@@ -176,6 +178,9 @@ static void derived_id(const ncclUniqueId *parent, uint64_t nth, const bool *out
 	for (size_t i = 0; i < sizeof(words) / 8; i++)
 		words[i] = mix(words[i] + h + i);
 	memcpy(id->internal, words, sizeof(words));
+	memcpy(&at, parent->internal + SVC_RENDEZVOUS_AT, sizeof(at));
+	if (at.tag == SVC_RENDEZVOUS_TAG)
+		memcpy(id->internal + SVC_RENDEZVOUS_AT, &at, sizeof(at));
 }
 
 /* A revoked communicator cannot be split any more, so its ranks first join another one. */
