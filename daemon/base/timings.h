@@ -30,9 +30,7 @@
 #define SEQUENCER_LOOK_NS	 UINT64_C(250000000)
 /* A node that ends an epoch waits for the other nodes to end it too, so that all know which
  * operations were agreed on before. Then it ends the epoch without them. With GPUs it waits longer,
- * since NCCL's communicator must be recreated after an end without agreement. For as long after
- * that end, it tells a successor of a lost sequencer that it has ended, since other nodes may wait
- * for that. */
+ * since NCCL's communicator must be recreated after an end without agreement. */
 #define EPOCH_OVER_NS		 UINT64_C(50000000)
 #define EPOCH_CLOSE_NS		 UINT64_C(1000000000)
 /* An epoch that all nodes have ended waits for host operations in progress. Then they are aborted.

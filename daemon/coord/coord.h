@@ -56,9 +56,7 @@ struct coord {
 	const struct coord_ops *ops;
 	void *arg; /* argument of the functions */
 	uint32_t me, n;
-	/* mpirun has started the daemons: all of them lose a node together, and a communicator may
-	 * have GPUs of several nodes. */
-	bool together;
+	bool together;	     /* mpirun has started the daemons: all of them lose a node together */
 	uint64_t keep_ns;    /* how long unused state is kept */
 	uint64_t release_ns; /* likewise, unused NCCL communicators, if less; 0: as keep_ns */
 	/* State of the state machines: */
@@ -69,8 +67,8 @@ struct coord {
 	struct coordinator *unstarted;	  /* those whose START has not come, the oldest first */
 	struct barrier *barriers;
 	struct shared_comm *shared;
-	uint64_t nshared, plans;  /* created so far */
-	uint64_t internode_comms; /* the last name of an epoch */
+	uint64_t plans; /* created so far */
+	uint64_t names; /* last name given to an epoch or NCCL communicator; unique across nodes */
 };
 
 void coord_init(struct coord *c, const struct coord_ops *ops, void *arg, uint32_t me, uint32_t n);

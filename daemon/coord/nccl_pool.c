@@ -8,8 +8,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 
-#define NCCL_ID_NODE_SHIFT 40
-
 /* An NCCL communicator with parts on several nodes. */
 struct shared_comm {
 	uint64_t nccl_id;
@@ -33,11 +31,6 @@ struct barrier {
 	uint64_t over_ns;     /* when it was refused */
 	struct control_gpu gpus[];
 };
-
-uint32_t nccl_pool_that_made(uint64_t nccl_id)
-{
-	return (uint32_t)(nccl_id >> NCCL_ID_NODE_SHIFT) - 1;
-}
 
 /* Calls f once for each node with a GPU in the list. Returns the number of these nodes. */
 static uint32_t each_node(struct coord *c, const struct control_gpu *gpus, uint32_t n,
@@ -105,7 +98,7 @@ static struct shared_comm *shared_make(struct coord *c, const struct barrier *u)
 	struct shared_comm *j = calloc(1, sizeof(*j) + u->nranks * sizeof(j->gpus[0]));
 	if (!j)
 		return NULL;
-	j->nccl_id = (uint64_t)(c->me + 1) << NCCL_ID_NODE_SHIFT | ++c->nshared;
+	j->nccl_id = ++c->names;
 	j->nranks = u->nranks;
 	memcpy(j->gpus, u->gpus, u->nranks * sizeof(u->gpus[0]));
 	HASH_ADD(hh, c->shared, nccl_id, sizeof(j->nccl_id), j);

@@ -6,16 +6,13 @@
  * member's node says when it is ready for an epoch; when all are, it tells them which communicator
  * to use: an idle one, or a new one with an id from this node. A node returns its part intact or
  * broken; one broken part breaks all of them. So parts of different communicators are never
- * combined. When the owning node dies, the communicators of its GPU die, too: their numbers name
- * the owner.
+ * combined. When the owning node dies, the communicators of its GPU die, too.
  */
 #ifndef COORD_NCCL_POOL_H
 #define COORD_NCCL_POOL_H
 
 #include "coord.h"
 
-/* The node that created the communicator of that number, and gives it to epochs. */
-uint32_t nccl_pool_that_made(uint64_t nccl_id);
 void nccl_pool_ready(struct coord *c, uint32_t from, const struct control_nccl_ready *m);
 /* The result of ops->make_nccl_id, or why it failed. */
 void nccl_pool_id(struct coord *c, const uint8_t *id, uint32_t epoch, int result,

@@ -32,8 +32,8 @@ static inline bool operation_same(const struct operation_key *a, const struct op
 struct failed_note {
 	ncclsvc_status status;
 	struct mismatch posted; /* for a MISMATCH: the records of its members */
-	/* From the sequencer: the epoch cannot continue in order because that node (-1: none) does
-	 * not answer, or for status.result. */
+	/* From the sequencer: the epoch cannot continue in order because the node of that place
+	 * (-1: none) does not answer, or for status.result. */
 	uint32_t ends_epoch;
 	int32_t node;
 };

@@ -225,7 +225,7 @@ static bool tell_start(struct coord *c, const struct rendezvous *r, int32_t lost
 static void start(struct coord *c, struct rendezvous *r)
 {
 	r->epoch = next_epoch(r);
-	r->internode_id = ++c->internode_comms;
+	r->internode_id = ++c->names;
 	if (!tell_start(c, r, -1)) {
 		log_error("communicator %s: out of memory for an epoch: its JOINs fail", r->label);
 		fail_all_joins(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for an epoch");
@@ -268,21 +268,11 @@ static uint32_t first_held(const struct rendezvous *r)
 	return k;
 }
 
-/* A member on a GPU of another node, with which this one would need NCCL; -1: none. */
-static int32_t other_gpu(const struct coord *c, uint32_t from, const struct rendezvous *r)
-{
-	for (uint32_t k = 0; k < r->nranks && r->cuda && !c->together; k++)
-		if (r->members[k].state != SLOT_FREE && r->members[k].node != from)
-			return (int32_t)k;
-	return -1;
-}
-
 /* False: the JOIN does not fit the other members', and was refused. */
 static bool fits_others(struct coord *c, uint32_t from, struct rendezvous *r,
 			const struct control_join *m)
 {
 	const uint32_t k = first_held(r);
-	int32_t other;
 	if (r->cuda != m->cuda)
 		refuse(c, from, r, m, NCCLSVC_MISMATCH,
 		       "rank %u (pid %d, node %u) joins with %s, but the members of communicator "
@@ -295,12 +285,6 @@ static bool fits_others(struct coord *c, uint32_t from, struct rendezvous *r,
 		       "node %u (rank %u): set the same transport on all nodes",
 		       transport_name(m->transport), from, m->rank, m->pid,
 		       transport_name(r->transport), r->members[k].node, k);
-	else if ((other = other_gpu(c, from, r)) >= 0)
-		refuse(c, from, r, m, NCCLSVC_UNSUPPORTED,
-		       "rank %u (pid %d) is on a GPU of %s, rank %d (pid %d) on a GPU of %s: only "
-		       "daemons that mpirun has started together serve GPUs of several nodes",
-		       m->rank, m->pid, coord_host(c, from), other, r->members[other].pid,
-		       coord_host(c, r->members[other].node));
 	else if (r->unjoinable)
 		refuse(c, from, NULL, m, r->unjoinable, "%s", r->refused.text);
 	else

@@ -1,55 +1,166 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sequencer_state.h"
+#include "sequencer.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
+#include "base/hash.h"
+#include "base/nofail.h"
 #include "base/timings.h"
+#include "channel/cluster.h"
+#include "vote.h"
 
-struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg, uint32_t nodes,
-				   bool active)
+struct request_key {
+	uint64_t node, number;
+};
+
+/* One request of a node. */
+struct request {
+	struct request_key key;
+	UT_hash_handle hh;
+	struct request *next; /* in a connected set */
+	struct set *set;      /* that is being launched; NULL: none yet */
+	bool proposed;	      /* ... and the node has proposed its time */
+	bool whole;	      /* all messages have come */
+	uint64_t visit;
+	uint64_t order; /* of its first entry */
+	uint32_t n;
+	struct request_entry *entries;
+};
+
+/* Requests of one communicator that are launched together, as soon as all nodes have proposed a
+ * time. Until then, only the end of the communicator takes them back. */
+struct set {
+	struct request *requests;
+	uint32_t waiting; /* requests without a proposal */
+	struct launch_time at;
+};
+
+/* One node of an operation. */
+struct voter {
+	struct vote vote;
+	bool asked;
+	struct request *request;
+};
+
+struct operation_id {
+	uint64_t internode_id;
+	struct operation_key key;
+};
+
+/* An operation that has votes, or was withdrawn. */
+struct operation {
+	struct operation_id id;
+	UT_hash_handle hh;
+	struct led *led; /* NULL: a creation */
+	uint64_t since_ns;
+	uint64_t due_ns; /* when the requested votes are due; 0: none were requested */
+	bool withdrawn;	 /* a node wants it to fail, with this status: */
+	ncclsvc_status why;
+	uint32_t votes, shown; /* so far; and when waiting nodes were last told */
+	uint32_t nvoters;
+	struct voter voters[]; /* by place; of a pair: sender, receiver */
+};
+
+/* A communicator that this node leads. */
+struct led {
+	uint64_t id;
+	UT_hash_handle hh;
+	bool closing;	 /* some nodes have left */
+	uint64_t due_ns; /* then: when it is closed without the others; 0: not known yet */
+	uint32_t nnodes, nranks;
+	uint32_t *node_of; /* [nranks]: the place of the rank's node */
+	struct led_node {
+		uint32_t node;
+		bool left, lost;
+	} nodes[]; /* by place */
+};
+
+struct sequencer {
+	const struct sequencer_ops *ops;
+	void *arg;
+	uint64_t visit, looked_ns;
+	struct led *led;
+	struct request *requests;
+	struct operation *operations;
+	uint64_t sets; /* begun so far */
+};
+
+struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg)
 {
-	struct sequencer *q = calloc(1, sizeof(*q) + nodes * sizeof(q->at[0]));
+	struct sequencer *q = calloc(1, sizeof(*q));
 	if (!q)
 		return NULL;
 	q->ops = ops;
 	q->arg = arg;
-	q->nodes = nodes;
-	q->active = active;
 	return q;
 }
 
-/* ---- Internode communicators ---- */
+/* ---- Communicators ---- */
 
-static bool internode_comm_open(struct sequencer *q, uint64_t id)
+void sequencer_lead(struct sequencer *q, const struct sequencer_comm *c)
 {
-	struct open_internode_comm *s;
-	HASH_FIND(hh, q->internode_comms, &id, sizeof(id), s);
-	if (s)
-		return true;
-	s = malloc(sizeof(*s));
-	if (!s)
-		return false;
-	s->id = id;
-	HASH_ADD(hh, q->internode_comms, id, sizeof(s->id), s);
-	return true;
+	struct led *l = nofail_calloc(1, sizeof(*l) + c->nnodes * sizeof(l->nodes[0]),
+				      "a communicator's nodes");
+	l->id = c->internode_id;
+	l->nnodes = c->nnodes;
+	l->nranks = c->nranks;
+	l->node_of = nofail_malloc(c->nranks * sizeof(*l->node_of), "a communicator's ranks");
+	memcpy(l->node_of, c->node_of, c->nranks * sizeof(*l->node_of));
+	for (uint32_t i = 0; i < c->nnodes; i++)
+		l->nodes[i].node = c->nodes[i];
+	HASH_ADD(hh, q->led, id, sizeof(l->id), l);
 }
 
-static void internode_comm_shut(struct sequencer *q, uint64_t id)
+static struct led *led_find(const struct sequencer *q, uint64_t id)
 {
-	struct open_internode_comm *s;
-	HASH_FIND(hh, q->internode_comms, &id, sizeof(id), s);
-	if (!s)
-		return;
-	HASH_DEL(q->internode_comms, s);
-	free(s);
+	struct led *l;
+	HASH_FIND(hh, q->led, &id, sizeof(id), l);
+	return l;
+}
+
+static void led_free(struct sequencer *q, struct led *l)
+{
+	HASH_DEL(q->led, l);
+	free(l->node_of);
+	free(l);
+}
+
+/* The node's place; nnodes: it has none. */
+static uint32_t place_of(const struct led *l, uint32_t node)
+{
+	uint32_t place = 0;
+	while (place < l->nnodes && l->nodes[place].node != node)
+		place++;
+	return place;
+}
+
+/* Ranks of the communicator, on different nodes; or a collective. */
+static bool key_valid(const struct led *l, const struct operation_key *key)
+{
+	const int32_t n = (int32_t)l->nranks;
+	if (key->a == -1 && key->b == -1)
+		return true;
+	return key->a >= 0 && key->a < n && key->b >= 0 && key->b < n &&
+	       l->node_of[key->a] != l->node_of[key->b];
+}
+
+/* The node's index among the operation's voters; UINT32_MAX: it has none. */
+static uint32_t voter_of(const struct led *l, const struct operation_key *key, uint32_t node)
+{
+	const uint32_t place = place_of(l, node);
+	if (place == l->nnodes)
+		return UINT32_MAX;
+	if (key->a < 0)
+		return place;
+	return l->node_of[key->a] == place ? 0 : l->node_of[key->b] == place ? 1 : UINT32_MAX;
 }
 
 /* ---- Operations ---- */
 
-struct operation *sequencer_find(const struct sequencer *q, uint64_t internode_id,
-				 const struct operation_key *key)
+static struct operation *find(const struct sequencer *q, uint64_t internode_id,
+			      const struct operation_key *key)
 {
 	const struct operation_id id = {internode_id, *key};
 	struct operation *o;
@@ -58,22 +169,27 @@ struct operation *sequencer_find(const struct sequencer *q, uint64_t internode_i
 }
 
 /* Created if needed. NULL: no memory, or nodes disagree on how many take part. */
-static struct operation *get(struct sequencer *q, uint64_t now_ns, uint64_t internode_id,
-			     const struct operation_key *key, uint32_t nvoters)
+static struct operation *get(struct sequencer *q, uint64_t now_ns, struct led *l,
+			     uint64_t internode_id, const struct operation_key *key,
+			     uint32_t nvoters)
 {
-	struct operation *o = sequencer_find(q, internode_id, key);
+	struct operation *o = find(q, internode_id, key);
 	if (o)
 		return o->nvoters == nvoters ? o : NULL;
 	o = calloc(1, sizeof(*o) + nvoters * sizeof(o->voters[0]));
 	if (!o)
 		return NULL;
 	o->id = (struct operation_id){internode_id, *key};
+	o->led = l;
 	o->nvoters = nvoters;
 	o->since_ns = now_ns;
-	for (uint32_t i = 0; i < nvoters; i++)
-		o->voters[i].node = UNKNOWN_NODE;
 	HASH_ADD(hh, q->operations, id, sizeof(o->id), o);
 	return o;
+}
+
+static uint32_t nvoters_of(const struct led *l, const struct operation_key *key)
+{
+	return key->a < 0 ? l->nnodes : 2;
 }
 
 static void forget_operation(struct sequencer *q, struct operation *o)
@@ -84,26 +200,37 @@ static void forget_operation(struct sequencer *q, struct operation *o)
 	free(o);
 }
 
-static void ask(struct sequencer *q, struct operation *o, struct voter *p)
+/* The voter's node. */
+static const struct led_node *node_of_voter(const struct operation *o, uint32_t voter)
 {
-	if (!q->active || p->vote.kind || p->asked || p->node == UNKNOWN_NODE ||
-	    q->at[p->node].lost)
-		return;
-	p->asked = true;
-	q->ops->ask(q->arg, p->node, o->id.internode_id, &o->id.key, &o->why);
+	const struct operation_key *key = &o->id.key;
+	if (key->a < 0)
+		return &o->led->nodes[voter];
+	return &o->led->nodes[o->led->node_of[voter ? key->b : key->a]];
 }
 
-void sequencer_ask_all(struct sequencer *q, struct operation *o)
+static void ask(struct sequencer *q, struct operation *o, uint32_t voter)
+{
+	struct voter *p = &o->voters[voter];
+	const struct led_node *at = node_of_voter(o, voter);
+	if (p->vote.kind || p->asked || at->lost)
+		return;
+	p->asked = true;
+	q->ops->ask(q->arg, at->node, o->id.internode_id, &o->id.key, &o->why);
+}
+
+/* Asks all nodes that have not voted. */
+static void ask_all(struct sequencer *q, struct operation *o)
 {
 	for (uint32_t i = 0; i < o->nvoters; i++)
-		ask(q, o, &o->voters[i]);
+		ask(q, o, i);
 }
 
 /* ---- Requests ---- */
 
 static void unhook(struct sequencer *q, const struct request *r, const struct request_entry *at)
 {
-	struct operation *o = sequencer_find(q, at->internode_id, &at->key);
+	struct operation *o = find(q, at->internode_id, &at->key);
 	for (uint32_t i = 0; o && i < o->nvoters; i++) {
 		struct voter *p = &o->voters[i];
 		if (p->request != r)
@@ -113,7 +240,7 @@ static void unhook(struct sequencer *q, const struct request *r, const struct re
 		p->request = NULL;
 		o->votes--;
 		if (o->withdrawn) /* its vote does not count any more */
-			ask(q, o, p);
+			ask(q, o, i);
 	}
 	if (o && !o->votes && !o->withdrawn)
 		forget_operation(q, o);
@@ -139,12 +266,13 @@ static struct request *find_request(const struct sequencer *q, uint32_t node, ui
 /* ---- The end of an operation ---- */
 
 /* Removes the operation; everything requested together with it must be requested again. */
-void sequencer_fail(struct sequencer *q, struct operation *o, const struct failed_note *note)
+static void fail(struct sequencer *q, struct operation *o, const struct failed_note *note)
 {
 	const struct operation_id id = o->id;
 	for (uint32_t i = 0; i < o->nvoters; i++)
-		if (o->voters[i].node != UNKNOWN_NODE && !q->at[o->voters[i].node].lost)
-			q->ops->failed(q->arg, o->voters[i].node, id.internode_id, &id.key, note);
+		if (!node_of_voter(o, i)->lost)
+			q->ops->failed(q->arg, node_of_voter(o, i)->node, id.internode_id, &id.key,
+				       note);
 	o->withdrawn = false;
 	for (uint32_t i = 0; i < o->nvoters; i++)
 		if (o->voters[i].request) {
@@ -186,7 +314,8 @@ static void sum_up(const struct operation *o, struct outcome *outcome)
 		outcome_add(outcome, &o->voters[i].vote);
 }
 
-bool sequencer_must_fail(const struct operation *o)
+/* All have voted. True: it may never be launched, even if it was withdrawn. */
+static bool must_fail(const struct operation *o)
 {
 	struct outcome outcome;
 	ncclsvc_status st;
@@ -195,7 +324,7 @@ bool sequencer_must_fail(const struct operation *o)
 }
 
 /* All have voted. True: it has failed. */
-bool sequencer_conclude(struct sequencer *q, struct operation *o)
+static bool conclude(struct sequencer *q, struct operation *o)
 {
 	struct failed_note note = {.node = -1};
 	struct outcome outcome;
@@ -206,7 +335,7 @@ bool sequencer_conclude(struct sequencer *q, struct operation *o)
 		note.status = failed_status(o, &outcome);
 	}
 	note.posted = outcome.posted;
-	sequencer_fail(q, o, &note);
+	fail(q, o, &note);
 	return true;
 }
 
@@ -221,12 +350,12 @@ static struct request *gather(struct sequencer *q, struct request *r)
 	for (const struct request *at = r; at; at = at->next)
 		for (uint32_t k = 0; k < at->n; k++) {
 			struct operation *o =
-				sequencer_find(q, at->entries[k].internode_id, &at->entries[k].key);
+				find(q, at->entries[k].internode_id, &at->entries[k].key);
 			if (!o || o->votes < o->nvoters)
 				return NULL;
 			for (uint32_t i = 0; i < o->nvoters; i++) {
 				struct request *other = o->voters[i].request;
-				if (!other)
+				if (!other || other->set)
 					return NULL;
 				if (other->visit == q->visit)
 					continue;
@@ -239,21 +368,6 @@ static struct request *gather(struct sequencer *q, struct request *r)
 	return r;
 }
 
-/* From now on, none of them can be taken back. */
-static void keep(struct sequencer *q, const struct request *r)
-{
-	for (; r; r = r->next)
-		for (uint32_t i = 0; i < r->n; i++)
-			sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key)
-				->withdrawn = false;
-}
-
-static void launch(struct sequencer *q, struct request *r, uint64_t grant)
-{
-	q->ops->launch(q->arg, (uint32_t)r->key.node, r->key.number, grant);
-	forget_request(q, r);
-}
-
 static int by_order(const struct request *a, const struct request *b)
 {
 	if (a->order != b->order)
@@ -261,63 +375,126 @@ static int by_order(const struct request *a, const struct request *b)
 	return a->key.number < b->key.number ? -1 : a->key.number > b->key.number;
 }
 
-/* Each node uses the order in which its members have posted, as NCCL would in their processes. */
-void sequencer_launch_all(struct sequencer *q, struct request *at, uint64_t grant)
+/* Each node launches in the order in which its members have posted, as NCCL would in their
+ * processes. */
+static void launch(struct sequencer *q, struct set *set)
 {
-	struct request *next;
-	keep(q, at);
-	LL_SORT(at, by_order);
-	for (; at; at = next) {
-		next = at->next;
-		launch(q, at, grant);
+	struct request *r, *next;
+	LL_SORT(set->requests, by_order);
+	for (r = set->requests; r; r = next) {
+		next = r->next;
+		q->ops->launch(q->arg, (uint32_t)r->key.node, r->key.number, &set->at);
+		forget_request(q, r);
 	}
+	free(set);
 }
 
-bool sequencer_try_launch(struct sequencer *q, struct request *r)
+/* Counts a node's proposal. */
+static void take_time(struct sequencer *q, struct request *r, uint64_t time)
 {
-	struct request *at = gather(q, r);
-	if (!at)
-		return false;
-	sequencer_launch_all(q, at, ++q->grants);
-	return true;
+	struct set *set = r->set;
+	if (r->proposed)
+		return;
+	r->proposed = true;
+	if (time > set->at.time)
+		set->at.time = time;
+	if (!--set->waiting)
+		launch(q, set);
 }
-
-/* ---- Messages from nodes ---- */
 
 static void end_epoch(struct sequencer *q, uint32_t node, const struct operation_id *id, int result,
 		      int32_t silent)
 {
 	const struct failed_note note = {
 		.status = {.result = result}, .ends_epoch = true, .node = silent};
-	if (!q->at[node].lost)
-		q->ops->failed(q->arg, node, id->internode_id, &id->key, &note);
+	q->ops->failed(q->arg, node, id->internode_id, &id->key, &note);
 }
 
-static bool is_valid(const struct sequencer *q, const struct request_entry *at)
+/* Ends the epoch on the request's node; nothing waits for a creation. */
+static void end_epoch_of(struct sequencer *q, uint32_t node, const struct request_entry *at)
 {
-	const bool pair = at->key.a >= 0;
-	return at->nvoters && at->nvoters <= q->nodes &&
-	       (entry_makes(at) || (at->place < at->nvoters && (!pair || at->nvoters == 2)));
+	if (!entry_makes(at))
+		end_epoch(q, node, &(struct operation_id){at->internode_id, at->key},
+			  NCCLSVC_NO_MEMORY, -1);
+}
+
+/* Begins to launch it with the set connected to it. False: part of that set is missing, or there is
+ * no memory, and the epoch ends. */
+static bool try_launch(struct sequencer *q, struct request *r)
+{
+	struct request *all = gather(q, r);
+	struct set *set = all ? malloc(sizeof(*set)) : NULL;
+	for (; all && !set; all = all->next)
+		end_epoch_of(q, (uint32_t)all->key.node, &all->entries[0]);
+	if (!set)
+		return false;
+	const struct request_entry *first = &r->entries[0];
+	*set = (struct set){.requests = all,
+			    .at = {.internode_id = first->internode_id, .set = ++q->sets}};
+	for (r = all; r; r = r->next) {
+		r->set = set;
+		set->waiting++;
+		for (uint32_t i = 0; i < r->n; i++)
+			find(q, r->entries[i].internode_id, &r->entries[i].key)->withdrawn = false;
+	}
+	for (r = all; r; r = r->next)
+		q->ops->prepare(q->arg, (uint32_t)r->key.node, r->key.number);
+	return true;
+}
+
+/* Its requests are no longer launched together. */
+static void drop_set(struct set *set)
+{
+	struct request *r;
+	LL_FOREACH (set->requests, r)
+		r->set = NULL;
+	free(set);
+}
+
+/* Is it being launched? */
+static bool is_under_way(const struct operation *o)
+{
+	return o->voters[0].request && o->voters[0].request->set;
+}
+
+/* ---- Messages from nodes ---- */
+
+/* Creations are requested one by one; other entries are all of one communicator that this node
+ * leads. */
+static bool are_valid(const struct sequencer *q, uint32_t node, const struct request *r,
+		      const struct request_entry *entries, uint32_t n)
+{
+	const struct request_entry *first = r && r->n ? &r->entries[0] : &entries[0];
+	if (entry_makes(first))
+		return n == 1 && first == entries && first->nvoters &&
+		       first->nvoters <= CLUSTER_NODES_MAX;
+	const struct led *l = led_find(q, first->internode_id);
+	for (uint32_t i = 0; l && i < n; i++)
+		if (entries[i].internode_id != first->internode_id || entry_makes(&entries[i]) ||
+		    !key_valid(l, &entries[i].key) ||
+		    voter_of(l, &entries[i].key, node) == UINT32_MAX)
+			return false;
+	return l;
 }
 
 /* False: no memory. */
 static bool hook(struct sequencer *q, uint64_t now_ns, struct request *r,
 		 const struct request_entry *at)
 {
-	struct operation *o = get(q, now_ns, at->internode_id, &at->key, at->nvoters);
-	if (!o || (!entry_makes(at) && !internode_comm_open(q, at->internode_id)))
+	struct led *l = entry_makes(at) ? NULL : led_find(q, at->internode_id);
+	const uint32_t node = (uint32_t)r->key.node;
+	struct operation *o = get(q, now_ns, l, at->internode_id, &at->key,
+				  l ? nvoters_of(l, &at->key) : at->nvoters);
+	if (!o)
 		return false;
-	uint32_t place = at->place;
-	for (place = entry_makes(at) ? 0 : place; entry_makes(at) && place < o->nvoters; place++)
-		if (!o->voters[place].vote.kind)
-			break;
-	/* Another node has this place, or this node has voted before: the operation is never
-	 * launched, and ends with its epoch. */
-	if (place == o->nvoters || o->voters[place].vote.kind)
-		return true;
-	struct voter *p = &o->voters[place];
+	uint32_t voter = l ? voter_of(l, &at->key, node) : 0;
+	while (!l && voter < o->nvoters && o->voters[voter].request &&
+	       o->voters[voter].request->key.node != node)
+		voter++;
+	if (voter == o->nvoters || o->voters[voter].vote.kind)
+		return true; /* the node has voted before, and this request is never launched */
+	struct voter *p = &o->voters[voter];
 	p->vote = (struct vote){VOTE_READY, at->rank, at->count, at->record, NULL};
-	p->node = (uint32_t)r->key.node;
 	p->request = r;
 	o->votes++;
 	return true;
@@ -327,11 +504,7 @@ static bool hook(struct sequencer *q, uint64_t now_ns, struct request *r,
 static void refuse_request(struct sequencer *q, struct request *r)
 {
 	for (uint32_t i = 0; i < r->n; i++)
-		if (!entry_makes(&r->entries[i]))
-			end_epoch(q, (uint32_t)r->key.node,
-				  &(struct operation_id){r->entries[i].internode_id,
-							 r->entries[i].key},
-				  NCCLSVC_NO_MEMORY, -1);
+		end_epoch_of(q, (uint32_t)r->key.node, &r->entries[i]);
 	forget_request(q, r);
 }
 
@@ -343,36 +516,29 @@ static void take_request(struct sequencer *q, uint64_t now_ns, struct request *r
 			refuse_request(q, r);
 			return;
 		}
-	if (!q->active)
-		return;
 	for (uint32_t i = 0; i < r->n; i++) {
-		struct operation *o =
-			sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key);
-		if (o && o->votes == o->nvoters && sequencer_must_fail(o)) {
-			sequencer_conclude(q, o);
+		struct operation *o = find(q, r->entries[i].internode_id, &r->entries[i].key);
+		if (o && o->votes == o->nvoters && must_fail(o)) {
+			conclude(q, o);
 			return; /* the request is void */
 		}
 	}
-	if (sequencer_try_launch(q, r))
+	if (try_launch(q, r))
 		return;
 	/* Withdrawn operations that cannot be launched now fail. */
 	for (uint32_t i = 0; i < r->n; i++) {
-		struct operation *o =
-			sequencer_find(q, r->entries[i].internode_id, &r->entries[i].key);
+		struct operation *o = find(q, r->entries[i].internode_id, &r->entries[i].key);
 		if (o && o->votes == o->nvoters && o->withdrawn) {
-			sequencer_conclude(q, o);
+			conclude(q, o);
 			return;
 		}
 	}
 }
 
 /* NULL: no memory. */
-static struct request *get_request(struct sequencer *q, uint32_t node, uint64_t number)
+static struct request *new_request(struct sequencer *q, uint32_t node, uint64_t number)
 {
-	struct request *r = find_request(q, node, number);
-	if (r)
-		return r;
-	r = calloc(1, sizeof(*r));
+	struct request *r = calloc(1, sizeof(*r));
 	if (!r)
 		return NULL;
 	r->key = (struct request_key){node, number};
@@ -383,18 +549,17 @@ static struct request *get_request(struct sequencer *q, uint32_t node, uint64_t 
 void sequencer_request(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t number,
 		       bool more, const struct request_entry *entries, uint32_t n)
 {
-	for (uint32_t i = 0; i < n; i++)
-		if (!is_valid(q, &entries[i]))
-			return;
-	struct request *r = get_request(q, node, number);
-	if (r && (r->whole || n > REQUEST_ENTRIES_MAX - r->n))
+	struct request *r = find_request(q, node, number);
+	if (!n || !are_valid(q, node, r, entries, n) ||
+	    (r && (r->whole || n > REQUEST_ENTRIES_MAX - r->n)))
 		return;
+	r = r ? r : new_request(q, node, number);
 	struct request_entry *all = r ? realloc(r->entries, (r->n + n) * sizeof(*entries)) : NULL;
 	if (!all) {
 		for (uint32_t i = 0; i < n; i++)
-			end_epoch(q, node,
-				  &(struct operation_id){entries[i].internode_id, entries[i].key},
-				  NCCLSVC_NO_MEMORY, -1);
+			end_epoch_of(q, node, &entries[i]);
+		if (r)
+			forget_request(q, r);
 		return;
 	}
 	r->entries = all;
@@ -407,35 +572,36 @@ void sequencer_request(struct sequencer *q, uint64_t now_ns, uint32_t node, uint
 		take_request(q, now_ns, r);
 }
 
+void sequencer_propose(struct sequencer *q, uint32_t node, uint64_t number, uint64_t time)
+{
+	struct request *r = find_request(q, node, number);
+	if (r && r->set)
+		take_time(q, r, time);
+}
+
 void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uint64_t internode_id,
 			const struct operation_key *key, uint64_t number,
-			const struct failed_note *note, const uint32_t *nodes, uint32_t n)
+			const struct failed_note *note)
 {
-	uint32_t place = 0;
-	while (place < n && nodes[place] != node)
-		place++;
-	for (uint32_t i = 0; i < n; i++)
-		if (nodes[i] >= q->nodes)
-			return;
-	if (number == FAILED_BEFORE) {
-		succession_keep_failure(q, &(struct operation_id){internode_id, *key}, note);
+	struct led *l = led_find(q, internode_id);
+	if (!l || !key_valid(l, key) || voter_of(l, key, node) == UINT32_MAX)
 		return;
-	}
 	const bool spoke = number == WAITS_NO_MORE;
-	struct operation *o = spoke ? sequencer_find(q, internode_id, key) : NULL;
-	/* Its request was launched or has failed, and that message is on its way to it. */
-	if (place == n || (spoke ? !o : number && !find_request(q, node, number)))
+	struct operation *o = find(q, internode_id, key);
+	if (o && is_under_way(o) && !o->due_ns)
+		o->due_ns = now_ns + NODE_ANSWER_NS; /* for the proposals */
+	/* The node's request is being launched, or was launched or has failed, and the node will
+	 * learn of it. */
+	if (spoke ? !o : (number && !find_request(q, node, number)) || (o && is_under_way(o)))
 		return;
 	if (!o)
-		o = get(q, now_ns, internode_id, key, n);
-	if (!o || !internode_comm_open(q, internode_id)) {
+		o = get(q, now_ns, l, internode_id, key, nvoters_of(l, key));
+	if (!o) {
 		end_epoch(q, node, &(struct operation_id){internode_id, *key}, NCCLSVC_NO_MEMORY,
 			  -1);
 		return;
 	}
-	struct voter *p = &o->voters[place];
-	for (uint32_t i = 0; i < n; i++)
-		o->voters[i].node = nodes[i];
+	struct voter *p = &o->voters[voter_of(l, key, node)];
 	const bool votes = !p->vote.kind && !number;
 	if (votes) {
 		p->vote.failed = malloc(sizeof(*p->vote.failed));
@@ -453,101 +619,90 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 		o->why = note->status;
 		o->due_ns = now_ns + NODE_ANSWER_NS;
 	}
-	if (!q->active)
-		return;
 	if (o->withdrawn)
-		sequencer_ask_all(q, o);
+		ask_all(q, o);
 	if (o->votes == o->nvoters)
-		sequencer_conclude(q, o);
+		conclude(q, o);
 }
 
 void sequencer_forget(struct sequencer *q, uint32_t node, uint64_t number)
 {
 	struct request *r = find_request(q, node, number);
-	if (r)
+	if (r && !r->set)
 		forget_request(q, r);
 }
 
 /* ---- Ends of communicators ---- */
 
-static bool names(const struct request *r, uint64_t internode_id)
+static bool names(const struct request *r, const struct led *l)
 {
-	for (uint32_t i = 0; i < r->n; i++)
-		if (r->entries[i].internode_id == internode_id && !entry_makes(&r->entries[i]))
-			return true;
-	return false;
+	return r->n && r->entries[0].internode_id == l->id && !entry_makes(&r->entries[0]);
 }
 
-static void forget_internode_comm(struct sequencer *q, uint64_t internode_id)
+/* No node has been told to launch the sets that wait for proposals, so none launches them. */
+static void close_now(struct sequencer *q, struct led *l)
 {
 	struct request *r, *next;
 	struct operation *o, *after;
-	HASH_ITER (hh, q->requests, r, next)
-		if (names(r, internode_id))
-			forget_request(q, r);
 	HASH_ITER (hh, q->operations, o, after)
-		if (o->id.internode_id == internode_id && o->id.key.subop != OPERATION_MAKE)
+		if (o->led == l)
 			forget_operation(q, o);
-	internode_comm_shut(q, internode_id);
-}
-
-static void close_internode_comm(struct sequencer *q, struct closing *c)
-{
-	forget_internode_comm(q, c->internode_id);
-	DL_DELETE(q->closings, c);
-	for (uint32_t i = 0; i < c->n; i++)
-		if (!q->at[c->nodes[i].node].lost)
-			q->ops->closed(q->arg, c->nodes[i].node, c->internode_id);
-	free(c);
+	HASH_ITER (hh, q->requests, r, next) {
+		if (!names(r, l))
+			continue;
+		if (r->set)
+			drop_set(r->set);
+		forget_request(q, r);
+	}
+	for (uint32_t i = 0; i < l->nnodes; i++)
+		if (!l->nodes[i].lost)
+			q->ops->closed(q->arg, l->nodes[i].node, l->id);
+	led_free(q, l);
 }
 
 /* Have all surviving nodes left it? */
-void sequencer_try_close(struct sequencer *q, struct closing *c)
+static void try_close(struct sequencer *q, struct led *l)
 {
-	if (!q->active)
+	for (uint32_t i = 0; i < l->nnodes; i++)
+		if (!l->nodes[i].left && !l->nodes[i].lost)
+			return;
+	close_now(q, l);
+}
+
+void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t internode_id)
+{
+	struct led *l = led_find(q, internode_id);
+	const uint32_t place = l ? place_of(l, node) : 0;
+	if (!l || place == l->nnodes)
 		return;
-	for (uint32_t i = 0; i < c->n; i++)
-		if (!c->nodes[i].left && !q->at[c->nodes[i].node].lost)
-			return;
-	close_internode_comm(q, c);
+	l->nodes[place].left = true;
+	l->closing = true;
+	try_close(q, l);
 }
 
-void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t internode_id,
-		     const uint32_t *nodes, uint32_t n)
+/* A request that is being launched, for which the node has not proposed a time; NULL: none. */
+static struct request *unanswered(const struct sequencer *q, uint32_t node)
 {
-	struct closing *c;
-	for (uint32_t i = 0; i < n; i++)
-		if (nodes[i] >= q->nodes)
-			return;
-	DL_SEARCH_SCALAR(q->closings, c, internode_id, internode_id);
-	if (!c) {
-		c = calloc(1, sizeof(*c) + n * sizeof(c->nodes[0]));
-		if (!c)
-			return; /* its nodes wait no longer than EPOCH_CLOSE_NS */
-		c->internode_id = internode_id;
-		c->n = n;
-		for (uint32_t i = 0; i < n; i++)
-			c->nodes[i].node = nodes[i];
-		DL_APPEND(q->closings, c);
-	}
-	for (uint32_t i = 0; i < c->n; i++)
-		if (c->nodes[i].node == node)
-			c->nodes[i].left = true;
-	sequencer_try_close(q, c);
+	struct request *r = q->requests;
+	while (r && (r->key.node != node || !r->set || r->proposed))
+		r = r->hh.next;
+	return r;
 }
 
-void sequencer_lose_node(struct sequencer *q, uint32_t node, bool succeeds)
+void sequencer_lose_node(struct sequencer *q, uint32_t node)
 {
 	struct request *r, *next;
-	struct closing *c, *after;
-	q->at[node].lost = true;
-	q->succeeds |= succeeds;
+	struct led *l, *after;
+	HASH_ITER (hh, q->led, l, after)
+		if (place_of(l, node) < l->nnodes)
+			l->nodes[place_of(l, node)].lost = true;
 	HASH_ITER (hh, q->requests, r, next)
-		if (r->key.node == node)
+		if (r->key.node == node && !r->set)
 			forget_request(q, r);
-	DL_FOREACH_SAFE (q->closings, c, after)
-		sequencer_try_close(q, c);
-	succession_try(q);
+	while ((r = unanswered(q, node))) /* the others do not wait for its time */
+		take_time(q, r, 0);
+	HASH_ITER (hh, q->led, l, after)
+		try_close(q, l);
 }
 
 /* ---- Periodic checks ---- */
@@ -559,8 +714,8 @@ static void show_waiting(struct sequencer *q, struct operation *o)
 		if (o->voters[i].vote.kind)
 			places[n++] = i;
 	for (uint32_t i = 0; i < n; i++)
-		q->ops->waiting(q->arg, o->voters[places[i]].node, o->id.internode_id, &o->id.key,
-				places, n);
+		q->ops->waiting(q->arg, node_of_voter(o, places[i])->node, o->id.internode_id,
+				&o->id.key, places, n);
 	o->shown = o->votes;
 }
 
@@ -568,38 +723,38 @@ static void end_overdue(struct sequencer *q, struct operation *o)
 {
 	int32_t silent = -1;
 	for (uint32_t i = 0; i < o->nvoters && silent < 0; i++)
-		if (!o->voters[i].vote.kind && o->voters[i].node != UNKNOWN_NODE)
-			silent = (int32_t)o->voters[i].node;
+		if (!o->voters[i].vote.kind || (is_under_way(o) && !o->voters[i].request->proposed))
+			silent = (int32_t)(node_of_voter(o, i) - o->led->nodes);
 	o->due_ns = 0;
 	for (uint32_t i = 0; i < o->nvoters; i++)
-		if (o->voters[i].node != UNKNOWN_NODE)
-			end_epoch(q, o->voters[i].node, &o->id, NCCLSVC_TIMEOUT, silent);
+		if (!node_of_voter(o, i)->lost)
+			end_epoch(q, node_of_voter(o, i)->node, &o->id, NCCLSVC_TIMEOUT, silent);
 }
 
-/* A node that left a communicator and forgot it before the loss of a previous sequencer does not
- * report that again. The others wait no longer than EPOCH_CLOSE_NS, so no operation of the
- * communicator is launched. */
+/* A node that lost its connection to this one for a moment might not leave at all. */
 static void close_overdue(struct sequencer *q, uint64_t now_ns)
 {
-	struct closing *c, *next;
-	DL_FOREACH_SAFE (q->closings, c, next) {
-		if (!c->due_ns)
-			c->due_ns = now_ns + EPOCH_CLOSE_NS;
-		else if (now_ns >= c->due_ns)
-			close_internode_comm(q, c);
+	struct led *l, *next;
+	HASH_ITER (hh, q->led, l, next) {
+		if (!l->closing)
+			continue;
+		if (!l->due_ns)
+			l->due_ns = now_ns + EPOCH_CLOSE_NS;
+		else if (now_ns >= l->due_ns)
+			close_now(q, l);
 	}
 }
 
 void sequencer_look(struct sequencer *q, uint64_t now_ns)
 {
 	struct operation *o, *next;
-	if (!q->active || now_ns - q->looked_ns < SEQUENCER_LOOK_NS)
+	if (now_ns - q->looked_ns < SEQUENCER_LOOK_NS)
 		return;
 	q->looked_ns = now_ns;
 	HASH_ITER (hh, q->operations, o, next) {
 		if (o->due_ns && now_ns >= o->due_ns)
 			end_overdue(q, o);
-		else if (o->votes != o->shown && o->id.key.subop != OPERATION_MAKE &&
+		else if (o->votes != o->shown && o->led &&
 			 now_ns - o->since_ns >= SEQUENCER_LOOK_NS)
 			show_waiting(q, o);
 	}
@@ -608,7 +763,7 @@ void sequencer_look(struct sequencer *q, uint64_t now_ns)
 
 bool sequencer_awaited(const struct sequencer *q)
 {
-	return q->internode_comms;
+	return q->led;
 }
 
 void sequencer_free(struct sequencer *q)
@@ -619,15 +774,12 @@ void sequencer_free(struct sequencer *q)
 		return;
 	HASH_ITER (hh, q->operations, o, next)
 		forget_operation(q, o);
-	HASH_ITER (hh, q->requests, r, after)
+	HASH_ITER (hh, q->requests, r, after) {
+		if (r->set)
+			drop_set(r->set);
 		forget_request(q, r);
-	while (q->internode_comms)
-		internode_comm_shut(q, q->internode_comms->id);
-	while (q->closings) {
-		struct closing *c = q->closings;
-		DL_DELETE(q->closings, c);
-		free(c);
 	}
-	succession_free(q);
+	while (q->led)
+		led_free(q, q->led);
 	free(q);
 }

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/timings.h"
-#include "coord/nccl_pool.h"
+#include "coord/coord.h"
 #include "nccl_comm.h"
 #include "sched/api/scheduler.h"
 
@@ -85,8 +85,8 @@ static void tell_broken(struct nccl_comm *p)
 	if (!p->nccl_id || p->reported || p->gpus->loop->closing)
 		return;
 	p->reported = true;
-	nccl_comm_give_back(p->gpus, p->nccl_id, p->result ? p->result : NCCLSVC_NCCL_ERROR,
-			    p->lost);
+	nccl_comm_give_back(p->gpus, p->owner, p->nccl_id,
+			    p->result ? p->result : NCCLSVC_NCCL_ERROR, p->lost);
 }
 
 /* Cancels creations that have not begun. */
@@ -132,7 +132,7 @@ static void finish_creation(struct nccl_comm *p)
 	if (m)
 		p->gpus->callbacks->made(m, NCCLSVC_OK, NULL);
 	else if (p->nccl_id)
-		nccl_comm_give_back(p->gpus, p->nccl_id, NCCLSVC_OK, -1);
+		nccl_comm_give_back(p->gpus, p->owner, p->nccl_id, NCCLSVC_OK, -1);
 	else
 		loop_deadline(p->gpus->loop, p->idle_ns);
 }
@@ -319,13 +319,15 @@ static void describe_creation(struct nccl_comm *p)
 	struct creation *k = p->creation;
 	k->nccl_id = p->nccl_id;
 	k->nnodes = p->nnodes;
+	k->leader = p->owner;
 	k->comm_slot = p->slot;
 	k->nparts = p->n;
 	for (uint32_t i = 0; i < p->n; i++)
 		k->parts[i].device = (uint32_t)p->locals[i].device;
 }
 
-struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t nccl_id)
+struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t nccl_id,
+				 uint32_t owner)
 {
 	struct nccl_comm *p = NULL;
 	int32_t result = NCCLSVC_LIMIT;
@@ -357,6 +359,7 @@ struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w,
 	p->nnodes = w->nnodes;
 	p->n = w->n;
 	p->nccl_id = nccl_id;
+	p->owner = owner;
 	p->lost = -1;
 	memcpy(p->locals, w->locals, w->n * sizeof(w->locals[0]));
 	describe_creation(p);
@@ -381,7 +384,7 @@ void nccl_comm_acquire(struct gpus *s, const struct nccl_comm_want *w)
 			nccl_comm_take(p, w);
 			return;
 		}
-	p = nccl_comm_make(s, w, 0);
+	p = nccl_comm_make(s, w, 0, 0);
 	if (!p)
 		return;
 	p->waiting = 1;
@@ -446,14 +449,13 @@ void nccl_comm_abort(struct nccl_comm *p, const char *why)
 	}
 }
 
-void nccl_comm_give_back(struct gpus *s, uint64_t nccl_id, int result, int32_t rank)
+void nccl_comm_give_back(struct gpus *s, uint32_t owner, uint64_t nccl_id, int result, int32_t rank)
 {
 	struct coord *c = s->coord;
 	const struct control_nccl_free m = {
 		.nccl_id = nccl_id, .result = result, .rank = rank, .node = -1};
-	const uint32_t node = nccl_pool_that_made(nccl_id);
-	if (node < c->n && !coord_is_gone(c, node))
-		coord_send(c, node, CONTROL_NCCL_FREE, &m, sizeof(m));
+	if (!coord_is_gone(c, owner))
+		coord_send(c, owner, CONTROL_NCCL_FREE, &m, sizeof(m));
 }
 
 void nccl_comm_release(struct nccl_comm **held)
@@ -472,7 +474,7 @@ void nccl_comm_release(struct nccl_comm **held)
 	}
 	recount(p->gpus);
 	if (p->nccl_id && !p->aborting && !p->waiting)
-		nccl_comm_give_back(p->gpus, p->nccl_id, NCCLSVC_OK, -1);
+		nccl_comm_give_back(p->gpus, p->owner, p->nccl_id, NCCLSVC_OK, -1);
 	else if (!p->nccl_id)
 		loop_deadline(p->gpus->loop, p->idle_ns);
 }

@@ -32,6 +32,7 @@ struct nccl_comm {
 	uint32_t slot, nranks, nnodes;
 	uint32_t n;		   /* ranks on this node */
 	uint64_t nccl_id;	   /* shared with its parts on other nodes; 0: there are none */
+	uint32_t owner;		   /* then: the node of its first GPU, whose pool it belongs to */
 	bool reported;		   /* the NCCL pool knows that it is broken */
 	int32_t lost;		   /* the rank at fault; -1: none */
 	uint32_t waiting;	   /* answers still to come */
@@ -51,8 +52,9 @@ struct nccl_comm {
 void nccl_comm_acquire(struct gpus *s, const struct nccl_comm_want *w);
 /* Is p intact, with these GPUs in this order? p may be NULL. */
 bool nccl_comm_fits(const struct nccl_comm *p, const struct nccl_comm_want *w);
-/* Creates an empty one with a slot; NULL: there is no room. */
-struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t nccl_id);
+/* Creates an empty one with a slot; NULL: there is no room. nccl_id, owner: see above. */
+struct nccl_comm *nccl_comm_make(struct gpus *s, const struct nccl_comm_want *w, uint64_t nccl_id,
+				 uint32_t owner);
 /* Makes NCCL create it with p->id; the callback `made` follows. */
 void nccl_comm_init(struct nccl_comm *p);
 /* The user takes p from the pool. */
@@ -75,9 +77,10 @@ uint64_t nccl_comm_due(const struct gpus *s, const struct nccl_comm_want *w);
 void nccl_comm_release(struct nccl_comm **held);
 /* Aborts p: its epoch has ended, and its work on the GPUs may never end by itself. */
 void nccl_comm_abort(struct nccl_comm *p, const char *why);
-/* Tells the coordinator of the NCCL pool that this node no longer uses its part, or why the part is
- * broken, and the rank at fault (-1: none). */
-void nccl_comm_give_back(struct gpus *s, uint64_t nccl_id, int result, int32_t rank);
+/* Tells its owner that this node no longer uses its part, or why the part is broken, and the rank
+ * at fault (-1: none). */
+void nccl_comm_give_back(struct gpus *s, uint32_t owner, uint64_t nccl_id, int result,
+			 int32_t rank);
 void nccl_comm_gpu_lost(struct gpus *s, const struct gpu *g);
 void nccl_comm_slot_failed(struct gpus *s, struct gpu *g, uint32_t slot, const char *text);
 /* Destroys communicators that were idle too long, and continues aborts; returns the next deadline.

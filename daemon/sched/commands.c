@@ -18,6 +18,7 @@
 #include "sched/base/timeline.h"
 #include "sched/internode/internode_comm.h"
 #include "sched/internode/internode_loop.h"
+#include "sched/internode/sequence.h"
 #include "sched/internode/unexpected.h"
 #include "sched/queue/captured_groups.h"
 #include "sched/queue/complete.h"
@@ -170,8 +171,10 @@ static void start_epoch(struct scheduler *sched, const struct command *cmd)
 		if (m->device >= 0)
 			timeline_reserve(m->session);
 	}
-	if (cmd->epoch_start.internode_id)
+	if (cmd->epoch_start.internode_id) {
 		internode_comm_create(sched, c, cmd);
+		sequence_begin(sched, c->internode);
+	}
 	free(cmd->epoch_start.members);
 	pending_begin(c, cmd->epoch_start.pending);
 	c->lateness = cmd->epoch_start.lateness;

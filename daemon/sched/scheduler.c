@@ -21,7 +21,6 @@
 #include "sched/base/tasks.h"
 #include "sched/internode/internode_comm.h"
 #include "sched/internode/internode_loop.h"
-#include "sched/internode/sequence.h"
 #include "sched/internode/unexpected.h"
 #include "sched/queue/captured_groups.h"
 #include "sched/queue/set.h"
@@ -117,7 +116,7 @@ uint64_t scheduler_bytes(const struct scheduler_config *c)
 	const uint64_t each_task =
 		sizeof(*sched->tasks) + sizeof(struct task *) + table_bytes_each();
 	const uint64_t each_published = sizeof(*sched->published) + sizeof(*sched->decided);
-	return c->tasks_max * each_task + sequence_bytes(c) +
+	return c->tasks_max * each_task +
 	       (tasks_published_mask(c->tasks_max) + UINT64_C(1)) * each_published +
 	       c->sessions_max * sizeof(*sched->sessions) + c->comms_max * sizeof(*sched->comms) +
 	       c->threads * (uint64_t)stack;

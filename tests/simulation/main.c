@@ -27,10 +27,6 @@ static int usage(const char *program)
 		program, simulated.about);
 	if (simulated.scenarios_run)
 		fputs("  --scenarios  run the scenarios of past failures instead\n", stderr);
-	if (simulated.circle_run)
-		fputs("  --circle     run groups that wait for each other through two "
-		      "communicators\n",
-		      stderr);
 	return 2;
 }
 
@@ -41,13 +37,11 @@ static double seconds(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-static bool (*one_run)(uint64_t seed) = schedule_run;
-
 /* Returns the number of schedules run; if `failure` is set, the last one failed. */
 static uint64_t run(uint64_t seed, uint64_t count, double until)
 {
 	uint64_t n = 0;
-	while ((until > 0 ? seconds() < until : n < count) && one_run(seed + n++))
+	while ((until > 0 ? seconds() < until : n < count) && schedule_run(seed + n++))
 		;
 	return n;
 }
@@ -76,15 +70,10 @@ static void say_scenario(const char *name, uint64_t seed)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"seed", required_argument, NULL, 's'},
-		{"count", required_argument, NULL, 'n'},
-		{"seconds", required_argument, NULL, 't'},
-		{"plant", required_argument, NULL, 'p'},
-		{"plants", no_argument, NULL, 'P'},
-		{"trace", no_argument, NULL, 'v'},
-		{"scenarios", no_argument, NULL, 'S'},
-		{"circle", no_argument, NULL, 'c'},
-		{NULL, 0, NULL, 0},
+		{"seed", required_argument, NULL, 's'},	   {"count", required_argument, NULL, 'n'},
+		{"seconds", required_argument, NULL, 't'}, {"plant", required_argument, NULL, 'p'},
+		{"plants", no_argument, NULL, 'P'},	   {"trace", no_argument, NULL, 'v'},
+		{"scenarios", no_argument, NULL, 'S'},	   {NULL, 0, NULL, 0},
 	};
 	uint64_t seed = 1, count = 1;
 	double until = 0;
@@ -104,8 +93,6 @@ int main(int argc, char **argv)
 			tracing = true;
 		else if (o == 'S' && simulated.scenarios_run)
 			return simulated.scenarios_run(say_scenario);
-		else if (o == 'c' && simulated.circle_run)
-			one_run = simulated.circle_run;
 		else
 			return usage(argv[0]);
 	}
@@ -118,8 +105,8 @@ int main(int argc, char **argv)
 	}
 	printf("seed %" PRIu64 " fails, after %" PRIu64 " schedules: %s\n", seed + n - 1, n,
 	       failure);
-	printf("again, with all that happens: %s --seed %" PRIu64 " --trace%s", argv[0],
-	       seed + n - 1, one_run == schedule_run ? "" : " --circle");
+	printf("again, with all that happens: %s --seed %" PRIu64 " --trace", argv[0],
+	       seed + n - 1);
 	if (planted)
 		printf(" --plant %u", planted);
 	putchar('\n');

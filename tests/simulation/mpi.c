@@ -29,7 +29,7 @@ struct transfer {
 };
 
 static uint64_t last[NODES_MAX][NODES_MAX];  /* arrival time of the last message */
-static uint64_t until[NODES_MAX][NODES_MAX]; /* for a lost node: later messages are lost too */
+static uint64_t until[NODES_MAX][NODES_MAX]; /* when a node is lost; later messages are lost */
 static uint64_t late[NODES_MAX][NODES_MAX];  /* additional delay of all messages */
 static struct message *inbox[NODES_MAX], *given[NODES_MAX];
 static struct transfer *receives, *sends;
@@ -222,7 +222,14 @@ void mpi_begin(void)
 void mpi_lose(uint32_t node)
 {
 	for (uint32_t k = 0; k < nnodes; k++)
-		until[node][k] = now_ns + between(0, mpi_delay_ns);
+		if (!until[node][k])
+			until[node][k] = now_ns + between(0, mpi_delay_ns);
+}
+
+void mpi_cut(uint32_t a, uint32_t b)
+{
+	until[a][b] = now_ns + between(0, mpi_delay_ns);
+	until[b][a] = now_ns + between(0, mpi_delay_ns);
 }
 
 void mpi_delay(uint32_t from, uint32_t to, uint64_t by)

@@ -409,7 +409,7 @@ static void on_learn_loss(void *arg)
 	nodes[a[0]].lost[a[1]] = true;
 	node_command(a[0], &(struct command){.kind = COMMAND_NODE_LOST, .node = {a[1]}});
 	for (uint32_t i = 0; i < ncomms; i++)
-		if (comm_spans(i, a[1]))
+		if (comm_spans(i, a[0]) && comm_spans(i, a[1]))
 			program_end_comm(i);
 }
 
@@ -421,6 +421,14 @@ void node_lose(uint32_t lost)
 	for (uint32_t k = 0; k < nnodes; k++)
 		if (k != lost)
 			at_number(now_ns + between(MS, 150 * MS), on_learn_loss, k, lost);
+}
+
+void node_cut(uint32_t a, uint32_t b)
+{
+	trace(a, "and node %u lose each other", b);
+	mpi_cut(a, b);
+	at_number(now_ns + between(MS, 150 * MS), on_learn_loss, a, b);
+	at_number(now_ns + between(MS, 150 * MS), on_learn_loss, b, a);
 }
 
 /* Frees lost nodes' memory too: each learns that the others are lost, and ends its epochs. */

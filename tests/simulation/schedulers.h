@@ -56,6 +56,8 @@ bool comm_spans(uint32_t comm, uint32_t node);
 void program_end_comm(uint32_t comm);
 /* Loses the node; the others learn of it later. */
 void node_lose(uint32_t node);
+/* The two lose each other; the other nodes still reach both. */
+void node_cut(uint32_t a, uint32_t b);
 void node_command(uint32_t node, const struct command *c);
 /* Does everything that the node can do now. */
 void node_turn(uint32_t node);
@@ -79,6 +81,7 @@ extern uint64_t mpi_delay_ns;		   /* maximum delay of messages */
 void mpi_begin(void);
 void mpi_end(void);
 void mpi_lose(uint32_t node);
+void mpi_cut(uint32_t a, uint32_t b);
 /* Delays all messages from one node to another by this much. */
 void mpi_delay(uint32_t from, uint32_t to, uint64_t by);
 

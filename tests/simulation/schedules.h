@@ -44,8 +44,6 @@ struct simulated {
 	const char *(*plant_name)(unsigned plant);
 	/* Returns 0, or 1 after reporting the failed scenarios. NULL: there are no scenarios. */
 	int (*scenarios_run)(scenario_failed *say);
-	/* Like schedule_run; NULL: there is no circle. */
-	bool (*circle_run)(uint64_t seed);
 };
 extern const struct simulated simulated;
 

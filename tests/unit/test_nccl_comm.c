@@ -48,7 +48,7 @@ static void make_without(unsigned allocation)
 		.held = &held, .account = &account, .nranks = 1, .nnodes = 1, .n = 1};
 	result = NCCLSVC_OK;
 	failing = allocation;
-	assert_null(nccl_comm_make(&gpus, &want, 0));
+	assert_null(nccl_comm_make(&gpus, &want, 0, 0));
 	assert_int_equal(failing, 0);
 	assert_int_equal(result, NCCLSVC_NO_MEMORY);
 	assert_non_null(strstr(why, "memory"));
@@ -77,7 +77,7 @@ static void a_users_limit_is_named(void **state)
 	struct account account = {.owner = "7 (job_1)"};
 	const struct nccl_comm_want want = {.account = &account, .nranks = 1, .nnodes = 1, .n = 1};
 	(void)state;
-	assert_null(nccl_comm_make(&gpus, &want, 0));
+	assert_null(nccl_comm_make(&gpus, &want, 0, 0));
 	assert_int_equal(result, NCCLSVC_LIMIT);
 	assert_string_equal(
 		why,

@@ -187,10 +187,10 @@ static void a_cancellation_comes_too_late_for_the_sequencer(void **state)
 	quiet_nodes();
 	n[2] = sum(2);
 	await_sent(INTERNODE_REQUEST, 2);
-	goes_well(0, n[0]);
-	goes_well(1, n[1]);
+	quiet_nodes();
 	hold(0, 2, false);
-	goes_well(2, n[2]);
+	for (uint32_t k = 0; k < NODES; k++)
+		goes_well(k, n[k]);
 	usable();
 }
 

@@ -32,24 +32,20 @@ static void a_task_is_launched_when_all_have_met(void **state)
 	ends(1, b, 0);
 }
 
-/* Groups connect communicators: A{0,1}, B{1,2}, C{2,3}. */
+/* Groups connect pairs: 0 -> 1, 1 -> 2, 2 -> 3. */
 static void a_chain_of_groups_waits_for_its_last_link(void **state)
 {
 	(void)state;
 	for (uint32_t i = 0; i < 4; i++)
 		add_trainer(i);
-	START(0, 2, LIST(0, 1), LIST(0, 1));
-	START(1, 2, LIST(1, 2), LIST(1, 2));
-	START(2, 2, LIST(2, 3), LIST(2, 3));
-	const struct svc_record one[] = {record(0, NCCLSVC_ALL_REDUCE, 1),
-					 record(1, NCCLSVC_ALL_REDUCE, 1)};
-	const struct svc_record two[] = {record(2, NCCLSVC_ALL_REDUCE, 2),
-					 record(1, NCCLSVC_ALL_REDUCE, 2)};
-	uint64_t a = submit_one(0, record(0, NCCLSVC_ALL_REDUCE, 0));
+	START(0, 4, LIST(0, 1, 2, 3), LIST(0, 1, 2, 3));
+	const struct svc_record one[] = {p2p(0, NCCLSVC_RECV, 1, 0), p2p(0, NCCLSVC_SEND, 1, 2)};
+	const struct svc_record two[] = {p2p(0, NCCLSVC_SEND, 2, 3), p2p(0, NCCLSVC_RECV, 2, 1)};
+	uint64_t a = submit_one(0, p2p(0, NCCLSVC_SEND, 0, 1));
 	uint64_t b = submit(1, one, 2);
 	uint64_t c = submit(2, two, 2);
 	nothing_comes();
-	uint64_t d = submit_one(3, record(2, NCCLSVC_ALL_REDUCE, 3));
+	uint64_t d = submit_one(3, p2p(0, NCCLSVC_RECV, 3, 2));
 	launched(0, 1);
 	launched(1, 2);
 	launched(2, 2);
@@ -72,23 +68,50 @@ static void a_group_is_one_group_on_each_of_its_devices(void **state)
 {
 	(void)state;
 	add_trainer(0);
-	for (uint32_t k = 0; k < 4; k++)
-		START(k, 2, LIST(0, 0), LIST(0, 1));
+	START(0, 2, LIST(0, 0), LIST(0, 1));
 	struct svc_record group[8];
-	for (uint32_t k = 0; k < 4; k++)
-		for (uint32_t d = 0; d < 2; d++)
-			group[2 * k + d] = record(k + d * COMMS, NCCLSVC_ALL_REDUCE, d);
+	for (uint32_t i = 0; i < 8; i++)
+		group[i] = record(i % 2 * COMMS, NCCLSVC_ALL_REDUCE, i % 2);
 	uint64_t first = submit(0, group, 8);
 	for (uint32_t d = 0; d < 2; d++) {
 		launched(d, 4);
-		for (uint64_t i = 0; i < 4; i++) {
+		for (uint64_t i = 0; i < 4; i++)
 			assert_int_equal(launch(d, i)->flags, i < 3 ? LAUNCH_MORE : 0);
-			assert_int_equal(launch(d, i)->slot, i);
-		}
 		run_to(d, 4);
 	}
 	for (unsigned i = 0; i < 8; i++)
 		ends(0, first + i, 0);
+}
+
+/* Trainer 0 has operations of both communicators in one group; trainer 2 comes late. */
+static void a_group_does_not_connect_communicators(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++)
+		add_trainer(i);
+	START(0, 2, LIST(0, 1), LIST(0, 1));
+	START(1, 2, LIST(0, 2), LIST(0, 2));
+	const struct svc_record group[] = {p2p(0, NCCLSVC_SEND, 0, 1),
+					   record(1, NCCLSVC_ALL_REDUCE, 0),
+					   p2p(0, NCCLSVC_SEND, 0, 1)};
+	const struct svc_record other[] = {p2p(0, NCCLSVC_RECV, 1, 0), p2p(0, NCCLSVC_RECV, 1, 0)};
+	uint64_t a = submit(0, group, 3);
+	uint64_t b = submit(1, other, 2);
+	launched(0, 2);
+	launched(1, 2);
+	assert_int_equal(launch(0, 0)->flags, LAUNCH_MORE);
+	assert_int_equal(launch(0, 1)->flags, 0);
+	run_to(0, 2);
+	run_to(1, 2);
+	ends(0, a, 0);
+	ends(0, a + 2, 0);
+	ends(1, b, 0);
+	assert_false(over(0, a + 1));
+	uint64_t c = submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
+	run_to(0, 3);
+	run_to(2, 1);
+	ends(0, a + 1, 0);
+	ends(2, c, 0);
 }
 
 static void unmet_mates_do_not_hold_a_group_up_for_good(void **state)
@@ -96,82 +119,73 @@ static void unmet_mates_do_not_hold_a_group_up_for_good(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < 3; i++)
 		add_trainer(i);
-	START(0, 2, LIST(0, 1), LIST(0, 1));
-	START(1, 2, LIST(0, 2), LIST(0, 2));
-	struct svc_record group[] = {on_timeline(record(0, NCCLSVC_ALL_REDUCE, 0), 0, 1),
-				     on_timeline(record(1, NCCLSVC_ALL_REDUCE, 0), 0, 2)};
+	START(0, 3, LIST(0, 1, 2), LIST(0, 1, 2));
+	struct svc_record group[] = {on_timeline(p2p(0, NCCLSVC_SEND, 0, 1), 0, 1),
+				     on_timeline(p2p(0, NCCLSVC_SEND, 0, 2), 0, 2)};
 	group[1].timeout_ns = 50000000;
 	uint64_t a = submit(0, group, 2);
-	uint64_t b = submit_one(1, record(0, NCCLSVC_ALL_REDUCE, 1));
+	uint64_t b = submit_one(1, p2p(0, NCCLSVC_RECV, 1, 0));
 	/* The first task matched its peer; the group's second did not, and times out. */
 	ends(0, a + 1, NCCLSVC_TIMEOUT);
 	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing_count, 1);
-	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing[0], 1);
+	assert_int_equal(svc_status_slot(trainers[0].ring, ENTRIES, a + 1)->missing[0], 2);
 	goes_on(0, 2, 1);
 	run_to(0, 1);
 	run_to(1, 1);
 	ends(0, a, 0);
 	ends(1, b, 0);
 	/* A rank that comes too late gets the same result. */
-	uint64_t c = submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
+	uint64_t c = submit_one(2, p2p(0, NCCLSVC_RECV, 2, 0));
 	ends(2, c, NCCLSVC_TIMEOUT);
 	nothing_comes();
 }
 
 /* Trainer 0 submits a group with trainer 1 and with trainer 2, which does not come. */
-static void half_met(const struct svc_record *group, struct svc_record other, uint64_t *a,
-		     uint64_t *b)
+static void half_met(uint64_t timeout_ns, uint64_t *a, uint64_t *b)
 {
+	const struct svc_record group[] = {on_timeline(p2p(0, NCCLSVC_SEND, 0, 1), 0, 1),
+					   on_timeline(p2p(0, NCCLSVC_SEND, 0, 2), 0, 2)};
+	struct svc_record other = on_timeline(p2p(0, NCCLSVC_RECV, 1, 0), 1, 1);
+	other.timeout_ns = timeout_ns;
 	for (uint32_t i = 0; i < 3; i++)
 		add_trainer(i);
-	START(0, 2, LIST(0, 1), LIST(0, 1));
-	START(1, 2, LIST(0, 2), LIST(0, 2));
+	START(0, 3, LIST(0, 1, 2), LIST(0, 1, 2));
 	*a = submit(0, group, 2);
 	*b = submit_one(1, other);
 }
 
-/* Its tasks with trainer 1 have ended, and trainer 1 continues without it. */
-static void other_half_goes_on(uint64_t a)
+/* A rank that matched an incomplete group does not wait forever, and the group's other task
+ * continues. */
+static void matched_groups_have_a_deadline(void **state)
 {
+	(void)state;
+	uint64_t a, b;
+	half_met(50000000, &a, &b);
+	ends(1, b, NCCLSVC_TIMEOUT);
+	ends(0, a, NCCLSVC_TIMEOUT);
+	goes_on(1, 1, 1);
+	nothing_comes();
 	assert_false(over(0, a + 1));
-	uint64_t c = submit_one(2, record(1, NCCLSVC_ALL_REDUCE, 2));
+	uint64_t c = submit_one(2, p2p(0, NCCLSVC_RECV, 2, 0));
 	run_to(0, 1);
 	run_to(2, 1);
 	ends(0, a + 1, 0);
 	ends(2, c, 0);
 }
 
-/* A rank that matched an incomplete group does not wait forever. */
-static void matched_groups_have_a_deadline(void **state)
-{
-	(void)state;
-	uint64_t a, b;
-	const struct svc_record group[] = {record(0, NCCLSVC_ALL_REDUCE, 0),
-					   record(1, NCCLSVC_ALL_REDUCE, 0)};
-	struct svc_record other = on_timeline(record(0, NCCLSVC_ALL_REDUCE, 1), 1, 1);
-	other.timeout_ns = 50000000;
-	half_met(group, other, &a, &b);
-	ends(1, b, NCCLSVC_TIMEOUT);
-	ends(0, a, NCCLSVC_TIMEOUT);
-	goes_on(1, 1, 1);
-	nothing_comes();
-	other_half_goes_on(a);
-}
-
 static void an_epoch_ends_what_met_and_was_not_launched(void **state)
 {
 	(void)state;
 	uint64_t a, b;
-	const struct svc_record group[] = {on_timeline(record(0, NCCLSVC_ALL_REDUCE, 0), 0, 1),
-					   on_timeline(record(1, NCCLSVC_ALL_REDUCE, 0), 0, 2)};
-	half_met(group, on_timeline(record(0, NCCLSVC_ALL_REDUCE, 1), 1, 1), &a, &b);
+	half_met(0, &a, &b);
 	nothing_comes();
 	end_epoch(0, NCCLSVC_WORKER_LOST, 1);
 	ends(0, a, NCCLSVC_WORKER_LOST);
+	ends(0, a + 1, NCCLSVC_WORKER_LOST);
 	ends(1, b, NCCLSVC_WORKER_LOST);
 	goes_on(0, 1, 1);
+	goes_on(0, 2, 1);
 	goes_on(1, 1, 1);
-	other_half_goes_on(a);
 }
 
 /* A rank whose own worker is lost is notified too; one that has gone is not notified about itself.
@@ -395,23 +409,21 @@ static void groups_that_can_never_be_launched_are_refused(void **state)
 	enum { GROUPS = 3, TASKS = SVC_GROUP_TASKS - 1, ALL = GROUPS * TASKS };
 	static struct svc_record group[SVC_GROUP_TASKS];
 	(void)state;
-	/* Trainers 0 to 2 on device 0, 3 to 5 on device 1; k with k + 3. And one ring of all. */
+	/* Ranks 0 to 2 on device 0, 3 to 5 on device 1; k sends to k + 3, and the groups are
+	 * connected. */
 	for (uint32_t i = 0; i < 6; i++)
 		add_trainer(i);
-	for (uint32_t k = 0; k < GROUPS; k++)
-		start(k, 2, (const uint32_t[]){k, k + 3}, (const int32_t[]){0, 1});
-	start(3, 2, (const uint32_t[]){0, 4}, (const int32_t[]){0, 1});
-	start(4, 2, (const uint32_t[]){1, 5}, (const int32_t[]){0, 1});
+	START(0, 6, LIST(0, 1, 2, 3, 4, 5), LIST(0, 0, 0, 1, 1, 1));
 	assert_true(ALL > WORKER_LAUNCHES);
 	uint64_t last[6];
 	for (uint32_t t = 0; t < 6; t++) {
-		static const int link[6] = {3, 4, -1, -1, 3, 4};
+		static const int32_t link[6] = {4, 5, -1, -1, 0, 1};
+		const uint8_t op = t < 3 ? NCCLSVC_SEND : NCCLSVC_RECV;
 		unsigned n = 0;
 		for (; n < TASKS; n++)
-			group[n] = p2p(t % 3, t < 3 ? NCCLSVC_SEND : NCCLSVC_RECV, t / 3,
-				       t < 3 ? 1 : 0);
+			group[n] = p2p(0, op, t / 3, t < 3 ? (int32_t)t + 3 : (int32_t)t - 3);
 		if (link[t] >= 0)
-			group[n++] = record((uint32_t)link[t], NCCLSVC_ALL_REDUCE, t / 3);
+			group[n++] = p2p(0, op, t / 3, link[t]);
 		last[t] = submit(t, group, n) + n - 1;
 	}
 	for (uint32_t t = 0; t < 6; t++) {
@@ -420,8 +432,8 @@ static void groups_that_can_never_be_launched_are_refused(void **state)
 	}
 	assert_int_equal(head(0), 0);
 	/* The next one works as usual. */
-	uint64_t a = submit_one(0, record(0, NCCLSVC_ALL_REDUCE, 0));
-	submit_one(3, record(0, NCCLSVC_ALL_REDUCE, 1));
+	uint64_t a = submit_one(0, p2p(0, NCCLSVC_SEND, 0, 3));
+	submit_one(3, p2p(0, NCCLSVC_RECV, 1, 0));
 	run_to(0, 1);
 	run_to(1, 1);
 	ends(0, a, 0);
@@ -558,6 +570,7 @@ int main(void)
 		SCHEDULER_TEST(a_task_is_launched_when_all_have_met),
 		SCHEDULER_TEST(a_chain_of_groups_waits_for_its_last_link),
 		SCHEDULER_TEST(a_group_is_one_group_on_each_of_its_devices),
+		SCHEDULER_TEST(a_group_does_not_connect_communicators),
 		SCHEDULER_TEST(unmet_mates_do_not_hold_a_group_up_for_good),
 		SCHEDULER_TEST(matched_groups_have_a_deadline),
 		SCHEDULER_TEST(an_epoch_ends_what_met_and_was_not_launched),

@@ -157,39 +157,12 @@ static void messages_match_in_constant_steps(void **state)
 	ends(1, 2 * MATCHES, NCCLSVC_OK);
 }
 
-/* The task that keeps the group from being launched leaves it. */
-static void a_group_goes_on_without_what_has_left(void **state)
-{
-	(void)state;
-	for (uint32_t i = 0; i < 3; i++)
-		add_trainer(i);
-	START(0, 2, LIST(0, 1), LIST(0, 1));
-	START(1, 2, LIST(0, 2), LIST(0, 2));
-	submit(0,
-	       (const struct svc_record[])LIST(p2p(0, NCCLSVC_SEND, 0, 1),
-					       record(1, NCCLSVC_ALL_REDUCE, 0),
-					       p2p(0, NCCLSVC_SEND, 0, 1)),
-	       3);
-	submit(1,
-	       (const struct svc_record[])LIST(p2p(0, NCCLSVC_RECV, 1, 0),
-					       p2p(0, NCCLSVC_RECV, 1, 0)),
-	       2);
-	nothing_comes();
-	end_epoch(1, NCCLSVC_WORKER_LOST, -1);
-	ends(0, 2, NCCLSVC_WORKER_LOST);
-	run_to(0, 2);
-	run_to(1, 2);
-	ends(0, 1, NCCLSVC_OK);
-	ends(0, 3, NCCLSVC_OK);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		SCHEDULER_TEST(pending_tasks_are_shown_by_kind),
 		SCHEDULER_TEST(matches_that_wait_cost_others_nothing),
 		SCHEDULER_TEST(messages_match_in_constant_steps),
-		SCHEDULER_TEST(a_group_goes_on_without_what_has_left),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

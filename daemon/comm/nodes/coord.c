@@ -95,7 +95,7 @@ void remote_start(struct comms *s)
 	};
 	s->callbacks = &callbacks;
 	coord_init(&s->coord, &ops, s, s->cluster ? s->cluster->me : 0, cluster_room(s->cluster));
-	s->coord.internode_comms = first_name(s->cluster);
+	s->coord.names = first_name(s->cluster);
 	s->coord.together = cluster_is_together(s->cluster);
 	s->coord.keep_ns = (uint64_t)s->config->comm_idle_seconds * 1000000000;
 	s->coord.release_ns = (uint64_t)s->config->idle_release * 1000000000;

@@ -237,7 +237,7 @@ void remote_deliver(struct comms *s, uint32_t from, enum control_kind kind, cons
 		on_result(s, body);
 		break;
 	case CONTROL_NCCL_USE:
-		nodes_use(s, body);
+		nodes_use(s, from, body);
 		break;
 	case CONTROL_NCCL_FREE:
 		nodes_drop(s, body);

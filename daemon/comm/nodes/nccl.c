@@ -52,41 +52,41 @@ static int32_t a_rank_here(const struct communicator *m)
 	return (int32_t)k;
 }
 
-static void lost_before(struct communicator *m, uint64_t nccl_id)
+static void lost_before(struct communicator *m, uint32_t owner, uint64_t nccl_id)
 {
 	struct comms *s = m->comms;
-	nccl_comm_give_back(s->gpus, nccl_id, NCCLSVC_WORKER_LOST, a_rank_here(m));
+	nccl_comm_give_back(s->gpus, owner, nccl_id, NCCLSVC_WORKER_LOST, a_rank_here(m));
 	comm_fail_joins(s, m, NCCLSVC_WORKER_LOST, -1,
 			"a worker was lost before the epoch began: join again");
 }
 
-static void use_pooled(struct communicator *m, uint64_t nccl_id)
+static void use_pooled(struct communicator *m, uint32_t owner, uint64_t nccl_id)
 {
 	struct nccl_comm *p = find_part(m->comms, nccl_id);
 	const struct nccl_comm_want w = comm_want(m);
 	if (!p || p->user || !nccl_comm_fits(p, &w)) {
-		lost_before(m, nccl_id);
+		lost_before(m, owner, nccl_id);
 		return;
 	}
 	nccl_comm_take(p, &w);
 	comm_nccl_ready(m, NCCLSVC_OK, NULL);
 }
 
-static void use_fresh(struct communicator *m, const struct control_nccl_use *u)
+static void use_fresh(struct communicator *m, uint32_t owner, const struct control_nccl_use *u)
 {
 	struct comms *s = m->comms;
 	struct nccl_comm_want w = comm_want(m);
 	w.nnodes = nodes_of(m);
-	struct nccl_comm *p = nccl_comm_make(s->gpus, &w, u->nccl_id);
+	struct nccl_comm *p = nccl_comm_make(s->gpus, &w, u->nccl_id, owner);
 	if (!p) { /* the JOINs have been answered */
-		nccl_comm_give_back(s->gpus, u->nccl_id, NCCLSVC_LIMIT, -1);
+		nccl_comm_give_back(s->gpus, owner, u->nccl_id, NCCLSVC_LIMIT, -1);
 		return;
 	}
 	memcpy(p->id, u->unique, sizeof(p->id));
 	nccl_comm_init(p);
 }
 
-void nodes_use(struct comms *s, const struct control_nccl_use *u)
+void nodes_use(struct comms *s, uint32_t owner, const struct control_nccl_use *u)
 {
 	struct communicator *m = find_comm(s, u->id, u->epoch);
 	char text[SVC_TEXT_BYTES];
@@ -94,7 +94,7 @@ void nodes_use(struct comms *s, const struct control_nccl_use *u)
 	 */
 	if (!m || m->barrier != BARRIER_READY) {
 		if (u->nccl_id)
-			nccl_comm_give_back(s->gpus, u->nccl_id,
+			nccl_comm_give_back(s->gpus, owner, u->nccl_id,
 					    u->fresh ? NCCLSVC_CANCELLED : NCCLSVC_OK, -1);
 		return;
 	}
@@ -111,9 +111,9 @@ void nodes_use(struct comms *s, const struct control_nccl_use *u)
 		else
 			comm_not_begun(m, NCCLSVC_CAUSE_START_FAILED, u->result, text);
 	} else if (u->fresh) {
-		use_fresh(m, u);
+		use_fresh(m, owner, u);
 	} else {
-		use_pooled(m, u->nccl_id);
+		use_pooled(m, owner, u->nccl_id);
 	}
 }
 
@@ -193,7 +193,7 @@ void nodes_pool_lost(struct comms *s, uint32_t node)
 {
 	struct nccl_comm *p, *tmp;
 	DL_FOREACH_SAFE (s->gpus->nccl_comms, p, tmp)
-		if (p->nccl_id && nccl_pool_that_made(p->nccl_id) == node)
+		if (p->nccl_id && p->owner == node)
 			drop(p, NCCLSVC_PEER_GONE, -1, (int32_t)node,
 			     "the node of its first GPU is gone");
 }

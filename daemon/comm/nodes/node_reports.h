@@ -45,7 +45,7 @@ void comm_not_in_table(struct communicator *m, ncclsvc_epoch_cause cause);
 
 /* ---- nccl.c: NCCL communicators across nodes ---- */
 
-void nodes_use(struct comms *s, const struct control_nccl_use *u);
+void nodes_use(struct comms *s, uint32_t owner, const struct control_nccl_use *u);
 /* nccl_pool_id follows, perhaps at once. */
 void nodes_make_id(struct comms *s, const uint8_t *id, uint32_t epoch, int32_t device);
 void nodes_drop(struct comms *s, const struct control_nccl_free *d);

@@ -80,7 +80,7 @@ struct creation {
 	struct creation *prev, *next;
 	uint64_t number;  /* higher than any before */
 	uint64_t nccl_id; /* 0: all of it is on this node; otherwise the same on all `nnodes` */
-	uint32_t nnodes, comm_slot, nparts;
+	uint32_t nnodes, leader, comm_slot, nparts; /* leader: the node whose sequencer orders it */
 	struct {
 		uint32_t device, generation; /* of its worker */
 	} parts[];

@@ -129,9 +129,10 @@ struct comm {
 	bool released;	       /* its streams no longer wait for GPUs */
 	uint64_t moved_ns;     /* on GPUs: when one of its tasks, or the epoch, last ended */
 	uint64_t held;	       /* the round of launch_sets in which its tasks must wait */
-	uint32_t comm_slot;    /* EPOCH_WITHOUT_NCCL: it cannot launch now */
-	bool nccl_wanted;      /* then the supervisor was asked for one */
-	bool shared_gpu;       /* two members use one GPU: it never gets one */
+	struct task *link_first, *link_last; /* while set_link links a group */
+	uint32_t comm_slot;		     /* EPOCH_WITHOUT_NCCL: it cannot launch now */
+	bool nccl_wanted;		     /* then the supervisor was asked for one */
+	bool shared_gpu;		     /* two members use one GPU: it never gets one */
 	struct comm *prev_launched, *next_launched;
 	uint64_t uid;
 	struct member *members;

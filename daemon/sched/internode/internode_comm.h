@@ -9,7 +9,7 @@
  *                    that fit into a message
  *   unexpected.c     messages about a communicator before it has begun here
  *   deadlock.c       deadlocks of members on several nodes
- *   sequence.c       for GPUs: this node's requests to the sequencer (coord/sequencer.h), which
+ *   sequence.c       for GPUs: this node's requests to the sequencer (coord/sequencer.h), and
  *                    launches in one order on all nodes
  *
  * A collective of members on several nodes matches on each node first. Then each node sends every
@@ -31,11 +31,12 @@
  * message: the bytes, or an empty one if it has given up.
  *
  * On GPUs, NCCL moves the bytes, and nodes do not vote. A node requests what has matched locally,
- * with everything connected to it through task groups. The sequencer matches the nodes' requests
- * and tells all nodes in which order to launch. A node that fails an operation before requesting it
- * tells the sequencer; to give up afterwards, it asks the sequencer. At the end of an epoch a node
- * leaves, and when all have left, the sequencer closes the communicator: all nodes have launched
- * the same operations, and other epochs can reuse NCCL's communicator. */
+ * with everything connected to it through task groups, from the communicator's leader: the node of
+ * rank 0. Its sequencer matches the nodes' requests, and all agree on the order of launches. A node
+ * that fails an operation before requesting it tells the sequencer; to give up afterwards, it asks
+ * the sequencer. At the end of an epoch a node leaves, and when all have left, the sequencer closes
+ * the communicator: all nodes have launched the same operations, and other epochs can reuse NCCL's
+ * communicator. */
 #ifndef SCHED_INTERNODE_COMM_H
 #define SCHED_INTERNODE_COMM_H
 
@@ -48,7 +49,6 @@
 #define INTERNODE_MAGIC	      UINT32_C(0x6e617073)
 
 struct chunk;
-struct failed_operation;
 struct carrier;
 struct node_match;
 struct op;
@@ -65,20 +65,13 @@ enum internode_kind {
 	/* Node -> sequencer */
 	INTERNODE_REQUEST,  /* request entries; key.seq is the request's number, key.a: more follow
 			     */
+	INTERNODE_PROPOSE,  /* of request key.seq; key.subop is a time */
 	INTERNODE_WITHDRAW, /* key.subop says of what: an operation, a creation, or all */
 	/* Sequencer -> node */
-	INTERNODE_LAUNCH, /* of request key.seq; key.subop is the grant */
-	INTERNODE_CLOSED, /* no launch of the communicator follows */
-	/* Node -> successor of a lost sequencer, and its answer; key.a is the step */
-	INTERNODE_SUCCESSION,
+	INTERNODE_PREPARE, /* propose a time for request key.seq */
+	INTERNODE_LAUNCH,  /* of request key.seq; a struct launch_time */
+	INTERNODE_CLOSED,  /* no launch of the communicator follows */
 	INTERNODE_END,
-};
-
-/* The steps of a succession, in order. */
-enum succession_step {
-	SUCCESSION_GRANTS = 1, /* the node's latest launches: struct grants */
-	SUCCESSION_REPORTED,   /* the node has repeated all its requests */
-	SUCCESSION_GOES_ON,    /* from the successor: all nodes have reported, and it continues */
 };
 
 /* The header of a message between schedulers. All nodes run the same program on the
@@ -132,14 +125,11 @@ struct internode_comm {
 	bool *overs; /* [nnodes]: these have */
 	ncclsvc_status end;
 	uint64_t due_ns; /* for the others' OVERs, then for the end of ops */
-	/* In the scheduler's endings, then in ended. */
-	struct internode_comm *prev_ending, *next_ending;
+	struct internode_comm *prev_ending, *next_ending; /* in the scheduler's endings */
 	/* On GPUs: */
-	bool requested;			 /* some of its operations may have been launched */
-	bool left, closed;		 /* the sequencer was told, and has answered */
-	bool unled;			 /* a node is gone, and its launches are unknown */
-	struct failed_operation *failed; /* by the sequencer, recently; the oldest first */
-	uint32_t nfailed;
+	bool requested;	   /* some of its operations may have been launched */
+	bool left, closed; /* the sequencer was told, and has answered */
+	bool unled;	   /* its launches on other nodes are unknown */
 };
 
 /* A send or a receive in progress: the first member of the cookie that the carrier returns. */

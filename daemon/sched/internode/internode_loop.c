@@ -130,15 +130,20 @@ static void check_endings(struct scheduler *sched)
 	}
 }
 
+/* Is it about a communicator across nodes? Other messages name a request or an NCCL communicator.
+ */
+static bool names_comm(const struct internode_header *h)
+{
+	return h->kind < INTERNODE_REQUEST || h->kind == INTERNODE_CLOSED ||
+	       ((h->kind == INTERNODE_REQUEST || h->kind == INTERNODE_WITHDRAW) &&
+		h->key.subop != OPERATION_MAKE);
+}
+
 void internode_comm_dispatch(struct scheduler *sched, const struct internode_header *h,
 			     const char *body, int node)
 {
 	struct internode_comm *s;
 	struct credit_note note;
-	if (h->kind >= INTERNODE_REQUEST && h->kind <= INTERNODE_SUCCESSION) {
-		sequence_take_message(sched, h, body, node);
-		return;
-	}
 	HASH_FIND(hh, sched->internode->comms, &h->internode_id, sizeof(h->internode_id), s);
 	if (h->kind == INTERNODE_CREDIT) {
 		if (h->bytes != sizeof(note))
@@ -147,8 +152,12 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 		if (note.tag < CARRIER_TAG_DATA)
 			return;
 	}
-	if (!s && unexpected_is_announced(sched, h->internode_id)) {
+	if (!s && names_comm(h) && unexpected_is_announced(sched, h->internode_id)) {
 		unexpected_keep(sched, h, body, node);
+		return;
+	}
+	if (h->kind >= INTERNODE_REQUEST) {
+		sequence_take_message(sched, h, body, node);
 		return;
 	}
 	uint32_t node_index = s ? internode_comm_node_index(s, node) : UINT32_MAX;
@@ -162,7 +171,7 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 	const bool vote = h->kind == INTERNODE_FAILED || h->kind == INTERNODE_ASK ||
 			  h->kind == INTERNODE_READY;
 	if (s && vote && internode_comm_is_sequenced(s)) {
-		if (!s->comm->ended && (sequence_is_by(sched, (uint32_t)node) || !node_index))
+		if (!s->comm->ended && !node_index)
 			node_match_take_decision(sched, s, h, body);
 		return;
 	}
@@ -302,7 +311,6 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 {
 	struct internode_comm *s, *next_comm;
 	struct internode_message *m, *next;
-	const bool led = sequence_is_by(sched, node);
 	sched->internode->lost[node] = true;
 	DL_FOREACH_SAFE (sched->internode->messages, m, next) {
 		if (m->node != (int)node)
@@ -317,7 +325,7 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 		if (node_index != UINT32_MAX)
 			lose_flights(sched, s, node_index);
 	}
-	sequence_node_lost(sched, node, led);
+	sequence_node_lost(sched, node);
 	if (sched->config.carrier->disconnect)
 		sched->config.carrier->disconnect(node);
 }
@@ -375,7 +383,8 @@ static void comm_free_nodes(struct scheduler *sched, struct comm *c)
 	free(s->sent);
 	free(s->received);
 	c->internode = NULL;
-	sequence_ended(sched, s);
+	free(s->nodes);
+	free(s);
 }
 
 static void drop_request(struct scheduler *sched, const struct set_match *m)

@@ -589,11 +589,11 @@ void node_match_ask(struct scheduler *sched, struct task *t, const ncclsvc_statu
 }
 
 /* The node at fault. */
-static uint32_t silent_node(const struct scheduler *sched, const struct node_match *j)
+static uint32_t silent_node(const struct node_match *j)
 {
 	uint32_t i = 0;
 	if (internode_comm_is_sequenced(j->comm->internode))
-		return sequence_node_index(sched, j->comm->internode);
+		return 0; /* its leader */
 	while (j->voters[i].vote.kind)
 		i++;
 	return node_match_node_index(j, i);
@@ -611,8 +611,7 @@ void node_match_expire(struct scheduler *sched)
 		if (j->tasks && !j->asked)
 			ask(sched, j, &differ); /* with the differences known by now */
 		else if (j->votes < j->nvoters)
-			internode_comm_give_up(sched, j->comm, NCCLSVC_TIMEOUT,
-					       silent_node(sched, j));
+			internode_comm_give_up(sched, j->comm, NCCLSVC_TIMEOUT, silent_node(j));
 	}
 }
 
@@ -625,29 +624,11 @@ void node_match_entry(const struct node_match *j, struct request_entry *entry)
 	*entry = (struct request_entry){
 		.internode_id = s->id,
 		.key = j->key,
-		.nvoters = j->nvoters,
-		.place = j->mine,
 		.rank = v->rank,
 		.count = v->count,
 		.order = match_of(j)->order,
 		.record = v->record,
 	};
-}
-
-void node_match_vote_again(struct scheduler *sched, struct internode_comm *s)
-{
-	struct node_match *j, *next;
-	HASH_ITER (hh, s->matches, j, next) {
-		const struct vote *mine = &j->voters[j->mine].vote;
-		const struct failed_note note = {.status = without_missing(&j->status)};
-		const bool failed = mine->kind == VOTE_FAILED && j->votes < j->nvoters;
-		if (failed)
-			sequence_withdraw(sched, s, &j->key, NULL, mine->failed);
-		if (failed && j->asked)
-			sequence_wait_no_more(sched, s, &j->key, &note);
-		else if (j->asked && node_match_request(j))
-			sequence_withdraw(sched, s, &j->key, node_match_request(j), &note);
-	}
 }
 
 void node_match_launched(struct scheduler *sched, struct node_match *j)

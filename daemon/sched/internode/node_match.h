@@ -75,8 +75,6 @@ void node_match_take_message(struct scheduler *sched, struct internode_comm *s, 
 /* FAILED, ASK or WAITING, from the sequencer. */
 void node_match_take_decision(struct scheduler *sched, struct internode_comm *s,
 			      const struct internode_header *h, const char *body);
-/* Tells a new sequencer which operations this node has failed, or asked to fail. */
-void node_match_vote_again(struct scheduler *sched, struct internode_comm *s);
 /* This node's request of it to the sequencer. */
 void node_match_entry(const struct node_match *j, struct request_entry *entry);
 /* Its request is void, and this node has asked for its failure: it fails. */

@@ -272,15 +272,12 @@ static void be_failed(struct scheduler *sched, struct node_match *j,
 	ncclsvc_status st = failed->status;
 	struct comm *c = j->comm;
 	const bool pair = j->key.a >= 0;
-	if (j->votes == j->nvoters)
-		return; /* a successor tells all nodes, as some do not know */
 	if (node_match_differs(j, &st))
 		match_mismatch_status(c, &failed->posted, &st);
 	else if (pair && st.result == NCCLSVC_MISMATCH)
 		status_name_ranks(c, &st, st.rank_a, st.rank_b);
 	j->status = st;
 	j->votes = j->nvoters;
-	sequence_remember_failed(c->internode, &j->key, failed);
 	if (j->tasks) {
 		node_match_call_off(sched, j);
 		node_match_end_tasks(sched, j, &st);
@@ -308,8 +305,9 @@ void node_match_take_decision(struct scheduler *sched, struct internode_comm *s,
 	memcpy(&failed, body, least);
 	if (failed.ends_epoch) {
 		internode_comm_give_up(sched, c, failed.status.result,
-				       failed.node < 0 ? UINT32_MAX
-						       : internode_comm_node_index(s, failed.node));
+				       failed.node < 0 || (uint32_t)failed.node >= s->nnodes
+					       ? UINT32_MAX
+					       : (uint32_t)failed.node);
 		return;
 	}
 	if (fails && !note_valid(c, &failed)) {

@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Launches on GPUs of several nodes: this node's requests, and the answers of the sequencer
- * (coord/sequencer.h). */
+ * Launches on GPUs of several nodes: this node's requests, the sequencers' answers, and the order
+ * of launches (coord/sequencer.h). */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/nofail.h"
 #include "base/timings.h"
-#include "channel/cluster.h"
 #include "node_match.h"
 #include "sched/queue/set.h"
 #include "sequence.h"
 
-#define FAILED_KEPT  256 /* per epoch */
-/* Per message: */
-#define GRANTS_SENT  (INTERNODE_EAGER_BYTES / sizeof(struct grant))
-#define ENTRIES_SENT ((INTERNODE_EAGER_BYTES - 256) / sizeof(struct request_entry))
-
+#define ENTRIES_SENT                                                                               \
+	((INTERNODE_EAGER_BYTES - 256) / sizeof(struct request_entry)) /* per message */
 #define WITHDRAW_ALL (OPERATION_MAKE - 1) /* no more requests of the communicator follow */
 
 /* To be launched together on this node. */
@@ -24,65 +21,44 @@ struct launch_request {
 	struct launch_request *prev, *next;
 	struct launch_request *prev_due, *next_due;
 	uint64_t number;
+	uint32_t leader;	    /* the node whose sequencer it goes to */
 	struct set_match *any;	    /* a match, or */
 	struct creation *creation;  /* a creation */
 	creation_launch_fn *launch; /* for a creation */
-	bool ordered;
-	uint64_t grant;
+	uint64_t proposed; /* the time that this node has proposed; 0: none, or not any more */
+	bool ordered;	   /* it is due, at: */
+	struct launch_time at;
 	uint32_t n;
 	struct request_entry entries[];
 };
 
-struct failed_operation {
-	struct failed_operation *prev, *next;
-	struct operation_key key;
-	struct failed_note note;
-};
-
 /* To the sequencer, with INTERNODE_WITHDRAW of an operation. (For a creation, key.seq is the
- * request's number; for the whole communicator, its nodes follow.) */
+ * request's number.) */
 struct withdrawal {
 	uint64_t number; /* of the request that it was in, or as sequencer_withdraw says */
 	struct failed_note note;
-	uint32_t nnodes, reserved;
-	uint32_t nodes[CLUSTER_NODES_MAX]; /* the first nnodes are sent */
 };
 
 _Static_assert(sizeof(struct withdrawal) <= INTERNODE_BODY_MAX, "a withdrawal fits into a message");
 
 struct sequence {
-	struct launch_request *requests, *due; /* to the sequencer; and those that are due */
-	uint64_t nrequests;		       /* so far */
-	struct grant *granted;		       /* [tasks_max]: recent launches */
-	uint64_t ngranted;		       /* so far */
-	uint32_t lost;			       /* how many nodes with a sequencer were lost */
-	uint64_t succession_due_ns;	       /* when the next one must continue; 0: it runs */
-	struct sequencer *sequencer;	       /* on this node, if it must run the sequencer */
+	struct launch_request *requests, *due; /* all; and those that are due, by time */
+	uint64_t nrequests;		       /* the last number */
+	uint64_t clock;			       /* the latest time that this node knows of */
+	struct sequencer *sequencer;	       /* of the communicators that this node leads */
 	uint64_t message_ns;		       /* when a node last sent it a message */
-	struct internode_comm *ended;	       /* on GPUs, for EPOCH_CLOSE_NS */
 };
 
-static uint32_t sequencer_node(const struct scheduler *sched)
+static uint32_t leader_of(const struct internode_comm *s)
 {
-	uint32_t node = 0;
-	while (node < sched->config.nodes - 1 && sched->internode->lost[node])
-		node++;
-	return node;
+	return s->nodes[0];
 }
 
-bool sequence_is_by(const struct scheduler *sched, uint32_t node)
+static void say(struct scheduler *sched, uint32_t node, const struct internode_header *h,
+		const void *body)
 {
-	return sequencer_node(sched) == node;
-}
-
-uint32_t sequence_node_index(const struct scheduler *sched, const struct internode_comm *s)
-{
-	return internode_comm_node_index(s, (int)sequencer_node(sched));
-}
-
-static void say(struct scheduler *sched, const struct internode_header *h, const void *body)
-{
-	internode_comm_send_node(sched, sequencer_node(sched), h, body);
+	if (!sched->internode->lost[node])
+		internode_comm_send_node(sched, node, h, body);
 }
 
 /* ---- This node's requests ---- */
@@ -102,10 +78,14 @@ static void send_request(struct scheduler *sched, const struct launch_request *r
 {
 	for (uint32_t i = 0; i < r->n; i += ENTRIES_SENT) {
 		uint32_t n = r->n - i < ENTRIES_SENT ? r->n - i : ENTRIES_SENT;
-		const struct internode_header h = {.kind = INTERNODE_REQUEST,
-						   .key = {.a = i + n < r->n, .seq = r->number},
-						   .bytes = n * sizeof(r->entries[0])};
-		say(sched, &h, r->entries + i);
+		const struct internode_header h = {
+			.kind = INTERNODE_REQUEST,
+			.internode_id = r->entries[0].internode_id,
+			.key = {.a = i + n < r->n,
+				.seq = r->number,
+				.subop = r->creation ? OPERATION_MAKE : 0},
+			.bytes = n * sizeof(r->entries[0])};
+		say(sched, r->leader, &h, r->entries + i);
 	}
 }
 
@@ -128,7 +108,7 @@ static bool all_open(const struct scheduler *sched)
 {
 	for (uint32_t i = 0; i < sched->sets->nvisited; i++) {
 		const struct internode_comm *s = sched->sets->visited[i]->comm->internode;
-		if (s && (s->left || s->unled || s->comm->internode_comm_failed))
+		if (s && (s->left || s->closed || s->unled || s->comm->internode_comm_failed))
 			return false;
 	}
 	return true;
@@ -160,6 +140,7 @@ void sequence_request(struct scheduler *sched, bool fits)
 		return;
 	}
 	r->any = sched->sets->visited[0]->match;
+	r->leader = leader_of(r->any->comm->internode);
 	for (uint32_t i = 0; i < sched->sets->nvisited; i++) {
 		struct task *t = sched->sets->visited[i];
 		t->match->request = r;
@@ -177,6 +158,7 @@ void sequence_request_creation(struct scheduler *sched, struct creation *k,
 	struct launch_request *r = nofail_calloc(1, sizeof(*r) + sizeof(r->entries[0]),
 						 "a place in the order of launches");
 	r->creation = k;
+	r->leader = k->leader;
 	r->launch = launch;
 	r->n = 1;
 	r->entries[0] = (struct request_entry){
@@ -192,21 +174,10 @@ static void withdraw(struct scheduler *sched, const struct internode_comm *s,
 		     const struct operation_key *key, uint64_t number,
 		     const struct failed_note *note)
 {
-	struct withdrawal w = {.number = number, .note = *note};
-	if (key->a < 0) {
-		w.nnodes = s->nnodes;
-		memcpy(w.nodes, s->nodes, s->nnodes * sizeof(w.nodes[0]));
-	} else {
-		w.nnodes = 2;
-		w.nodes[0] = s->nodes[s->node_of[key->a]];
-		w.nodes[1] = s->nodes[s->node_of[key->b]];
-	}
-	const struct internode_header h = {.kind = INTERNODE_WITHDRAW,
-					   .internode_id = s->id,
-					   .key = *key,
-					   .bytes = offsetof(struct withdrawal, nodes) +
-						    w.nnodes * sizeof(w.nodes[0])};
-	say(sched, &h, &w);
+	const struct withdrawal w = {.number = number, .note = *note};
+	const struct internode_header h = {
+		.kind = INTERNODE_WITHDRAW, .internode_id = s->id, .key = *key, .bytes = sizeof(w)};
+	say(sched, leader_of(s), &h, &w);
 }
 
 void sequence_withdraw(struct scheduler *sched, const struct internode_comm *s,
@@ -220,26 +191,6 @@ void sequence_wait_no_more(struct scheduler *sched, const struct internode_comm 
 			   const struct operation_key *key, const struct failed_note *note)
 {
 	withdraw(sched, s, key, WAITS_NO_MORE, note);
-}
-
-static void forget_failed(struct internode_comm *s)
-{
-	struct failed_operation *oldest = s->failed;
-	DL_DELETE(s->failed, oldest);
-	s->nfailed--;
-	free(oldest);
-}
-
-void sequence_remember_failed(struct internode_comm *s, const struct operation_key *key,
-			      const struct failed_note *note)
-{
-	struct failed_operation *f = malloc(sizeof(*f));
-	if (!f)
-		return; /* nodes that were not told end their epoch */
-	*f = (struct failed_operation){.key = *key, .note = *note};
-	DL_APPEND(s->failed, f);
-	if (++s->nfailed > FAILED_KEPT)
-		forget_failed(s);
 }
 
 void sequence_void(struct scheduler *sched, struct launch_request *r)
@@ -278,17 +229,29 @@ void sequence_cancel_creation(struct scheduler *sched, uint64_t number)
 	if (!r)
 		return;
 	if (!r->ordered)
-		say(sched,
+		say(sched, r->leader,
 		    &(struct internode_header){.kind = INTERNODE_WITHDRAW,
 					       .key = {.seq = r->number, .subop = OPERATION_MAKE}},
 		    NULL);
+	sched->sets->changed = true; /* others may have waited for its time */
 	request_forget(sched, r);
+}
+
+/* A launch whose time is not known yet may come before this one. */
+static bool is_preceded(const struct sequence *q, const struct launch_request *due)
+{
+	const struct launch_request *r;
+	DL_FOREACH (q->requests, r)
+		if (r->proposed && !r->ordered && r->proposed <= due->at.time)
+			return true;
+	return false;
 }
 
 bool sequence_next(const struct scheduler *sched, struct set_match **m)
 {
-	*m = sched->sequence->due ? sched->sequence->due->any : NULL;
-	return sched->sequence->due;
+	const struct launch_request *due = sched->sequence->due;
+	*m = due ? due->any : NULL;
+	return due && !is_preceded(sched->sequence, due);
 }
 
 bool sequence_launch_creation(struct scheduler *sched)
@@ -296,15 +259,9 @@ bool sequence_launch_creation(struct scheduler *sched)
 	return sched->sequence->due->launch(sched, sched->sequence->due->creation);
 }
 
-/* A successor of the sequencer asks for launches of this node that not all nodes have made yet.
- * Their tasks have not ended, so there are never more of them than there is room for tasks. */
 void sequence_launched(struct scheduler *sched)
 {
-	struct launch_request *r = sched->sequence->due;
-	for (uint32_t i = 0; i < r->n; i++)
-		sched->sequence->granted[sched->sequence->ngranted++ % sched->config.tasks_max] =
-			(struct grant){r->grant, r->entries[i].internode_id, r->entries[i].key};
-	request_forget(sched, r);
+	request_forget(sched, sched->sequence->due);
 }
 
 /* ---- The end of an epoch ---- */
@@ -319,37 +276,9 @@ static bool names(const struct launch_request *r, uint64_t internode_id)
 
 void sequence_leave(struct scheduler *sched, const struct internode_comm *s)
 {
-	const struct internode_header h = {.kind = INTERNODE_WITHDRAW,
-					   .internode_id = s->id,
-					   .key = {.subop = WITHDRAW_ALL},
-					   .bytes = s->nnodes * sizeof(s->nodes[0])};
-	say(sched, &h, s->nodes);
-}
-
-static void internode_comm_forget(struct internode_comm *s)
-{
-	while (s->failed)
-		forget_failed(s);
-	free(s->nodes);
-	free(s);
-}
-
-/* Other nodes had left it when it was closed, and do not wait longer for their own end. */
-void sequence_ended(struct scheduler *sched, struct internode_comm *s)
-{
-	if (!s->left) {
-		internode_comm_forget(s);
-		return;
-	}
-	s->due_ns = sched->now + EPOCH_CLOSE_NS;
-	DL_APPEND2(sched->sequence->ended, s, prev_ending, next_ending);
-}
-
-static void forget_ended(struct scheduler *sched)
-{
-	struct internode_comm *s = sched->sequence->ended;
-	DL_DELETE2(sched->sequence->ended, s, prev_ending, next_ending);
-	internode_comm_forget(s);
+	const struct internode_header h = {
+		.kind = INTERNODE_WITHDRAW, .internode_id = s->id, .key = {.subop = WITHDRAW_ALL}};
+	say(sched, leader_of(s), &h, NULL);
 }
 
 bool sequence_closed(const struct scheduler *sched, const struct internode_comm *s)
@@ -366,43 +295,96 @@ bool sequence_was_closed(const struct comm *c)
 	return c->internode->closed;
 }
 
-/* ---- Messages from the sequencer ---- */
+/* ---- Messages from sequencers ---- */
 
-/* The sequencer has dropped everything that names the communicator. */
-static void be_closed(struct scheduler *sched, uint64_t id)
+/* Its sequencer has dropped everything that names the communicator. */
+static void be_closed(struct scheduler *sched, uint32_t from, uint64_t id)
 {
 	struct launch_request *r, *next;
 	struct internode_comm *s;
 	HASH_FIND(hh, sched->internode->comms, &id, sizeof(id), s);
-	if (s)
-		s->closed = true;
+	if (!s || leader_of(s) != from)
+		return;
+	s->closed = true;
 	DL_FOREACH_SAFE (sched->sequence->requests, r, next)
 		if (!r->ordered && names(r, id))
 			sequence_void(sched, r);
 }
 
-static void be_ordered(struct scheduler *sched, uint64_t number, uint64_t grant)
+/* NULL: it is void, already ordered, or led by another node. */
+static struct launch_request *find(const struct scheduler *sched, uint32_t from, uint64_t number)
 {
 	struct launch_request *r;
 	DL_SEARCH_SCALAR(sched->sequence->requests, r, number, number);
-	if (!r || r->ordered)
+	return r && r->leader == from && !r->ordered ? r : NULL;
+}
+
+/* Proposes 0 if this node has given up the request, so that the others need not wait. */
+static void be_prepared(struct scheduler *sched, uint32_t from, uint64_t number)
+{
+	struct launch_request *r = find(sched, from, number);
+	if (r && !r->proposed)
+		r->proposed = ++sched->sequence->clock;
+	const struct internode_header h = {.kind = INTERNODE_PROPOSE,
+					   .key = {.seq = number, .subop = r ? r->proposed : 0}};
+	say(sched, from, &h, NULL);
+}
+
+static int by_time(const struct launch_request *a, const struct launch_request *b)
+{
+	const struct launch_time *x = &a->at, *y = &b->at;
+	if (x->time != y->time)
+		return x->time < y->time ? -1 : 1;
+	if (x->internode_id != y->internode_id)
+		return x->internode_id < y->internode_id ? -1 : 1;
+	return x->set < y->set ? -1 : x->set > y->set;
+}
+
+/* Requests of one set stay in the order in which the sequencer tells this node of them. */
+static void add_due(struct sequence *q, struct launch_request *r)
+{
+	struct launch_request *later = q->due;
+	while (later && by_time(later, r) <= 0)
+		later = later->next_due;
+	if (!later) {
+		DL_APPEND2(q->due, r, prev_due, next_due);
+		return;
+	}
+	DL_PREPEND_ELEM2(q->due, later, r, prev_due, next_due);
+}
+
+static void be_ordered(struct scheduler *sched, uint32_t from, const struct internode_header *h,
+		       const char *body)
+{
+	struct launch_request *r = find(sched, from, h->key.seq);
+	struct launch_time at;
+	if (h->bytes != sizeof(at))
+		return;
+	memcpy(&at, body, sizeof(at));
+	if (at.time > sched->sequence->clock)
+		sched->sequence->clock = at.time;
+	sched->sets->changed = true; /* others may have waited for this time */
+	if (!r)
 		return;
 	sched->internode->committed--;
 	r->ordered = true;
-	r->grant = grant;
-	DL_APPEND2(sched->sequence->due, r, prev_due, next_due);
-	sched->sets->changed = true;
+	r->at = at;
+	add_due(sched->sequence, r);
 }
 
 /* ---- Messages from this node's own sequencer ---- */
 
-static void tell_launch(void *arg, uint32_t node, uint64_t number, uint64_t grant)
+static void tell_prepare(void *arg, uint32_t node, uint64_t number)
 {
-	struct scheduler *sched = arg;
-	const struct internode_header h = {.kind = INTERNODE_LAUNCH,
-					   .key = {.seq = number, .subop = grant}};
-	if (!sched->internode->lost[node])
-		internode_comm_send_node(sched, node, &h, NULL);
+	const struct internode_header h = {.kind = INTERNODE_PREPARE, .key = {.seq = number}};
+	say(arg, node, &h, NULL);
+}
+
+static void tell_launch(void *arg, uint32_t node, uint64_t number, const struct launch_time *at)
+{
+	const struct internode_header h = {
+		.kind = INTERNODE_LAUNCH, .key = {.seq = number}, .bytes = sizeof(*at)};
+	say(arg, node, &h, at);
 }
 
 static void tell_failed(void *arg, uint32_t node, uint64_t internode_id,
@@ -412,7 +394,7 @@ static void tell_failed(void *arg, uint32_t node, uint64_t internode_id,
 					   .internode_id = internode_id,
 					   .key = *key,
 					   .bytes = sizeof(*note)};
-	internode_comm_send_node(arg, node, &h, note);
+	say(arg, node, &h, note);
 }
 
 static void tell_ask(void *arg, uint32_t node, uint64_t internode_id,
@@ -422,15 +404,14 @@ static void tell_ask(void *arg, uint32_t node, uint64_t internode_id,
 					   .internode_id = internode_id,
 					   .key = *key,
 					   .bytes = sizeof(*why)};
-	internode_comm_send_node(arg, node, &h, why);
+	say(arg, node, &h, why);
 }
 
 static void tell_closed(void *arg, uint32_t node, uint64_t internode_id)
 {
-	internode_comm_send_node(
-		arg, node,
-		&(struct internode_header){.kind = INTERNODE_CLOSED, .internode_id = internode_id},
-		NULL);
+	say(arg, node,
+	    &(struct internode_header){.kind = INTERNODE_CLOSED, .internode_id = internode_id},
+	    NULL);
 }
 
 static void tell_waiting(void *arg, uint32_t node, uint64_t internode_id,
@@ -440,58 +421,34 @@ static void tell_waiting(void *arg, uint32_t node, uint64_t internode_id,
 					   .internode_id = internode_id,
 					   .key = *key,
 					   .bytes = n * sizeof(node_indexes[0])};
-	internode_comm_send_node(arg, node, &h, node_indexes);
-}
-
-static void tell_goes_on(void *arg, uint32_t node)
-{
-	const struct internode_header h = {.kind = INTERNODE_SUCCESSION,
-					   .key = {.a = SUCCESSION_GOES_ON}};
-	internode_comm_send_node(arg, node, &h, NULL);
+	say(arg, node, &h, node_indexes);
 }
 
 const struct sequencer_ops sequence_ops = {
+	.prepare = tell_prepare,
 	.launch = tell_launch,
 	.failed = tell_failed,
 	.ask = tell_ask,
 	.closed = tell_closed,
 	.waiting = tell_waiting,
-	.goes_on = tell_goes_on,
 };
 
 /* ---- Receiving ---- */
 
-/* It no longer takes part in the communicator. */
-static void take_leave(struct scheduler *sched, uint32_t from, const struct internode_header *h,
-		       const char *body)
-{
-	uint32_t nodes[CLUSTER_NODES_MAX];
-	if (!h->bytes || h->bytes > sizeof(nodes) || h->bytes % sizeof(nodes[0]))
-		return;
-	memcpy(nodes, body, h->bytes);
-	sequencer_leave(sched->sequence->sequencer, from, h->internode_id, nodes,
-			(uint32_t)(h->bytes / sizeof(nodes[0])));
-}
-
 static void take_withdrawal(struct scheduler *sched, uint32_t from,
 			    const struct internode_header *h, const char *body)
 {
-	const size_t fixed = offsetof(struct withdrawal, nodes);
+	struct sequencer *q = sched->sequence->sequencer;
 	struct withdrawal w;
 	if (h->key.subop == OPERATION_MAKE) {
-		sequencer_forget(sched->sequence->sequencer, from, h->key.seq);
-		return;
+		sequencer_forget(q, from, h->key.seq);
+	} else if (h->key.subop == WITHDRAW_ALL) {
+		sequencer_leave(q, from, h->internode_id);
+	} else if (h->bytes == sizeof(w)) {
+		memcpy(&w, body, sizeof(w));
+		sequencer_withdraw(q, sched->now, from, h->internode_id, &h->key, w.number,
+				   &w.note);
 	}
-	if (h->key.subop == WITHDRAW_ALL) {
-		take_leave(sched, from, h, body);
-		return;
-	}
-	if (h->bytes < fixed || h->bytes > sizeof(w))
-		return;
-	memcpy(&w, body, h->bytes);
-	if (h->bytes == fixed + w.nnodes * sizeof(w.nodes[0]))
-		sequencer_withdraw(sched->sequence->sequencer, sched->now, from, h->internode_id,
-				   &h->key, w.number, &w.note, w.nodes, w.nnodes);
 }
 
 static void take_request(struct scheduler *sched, uint32_t from, const struct internode_header *h,
@@ -506,163 +463,91 @@ static void take_request(struct scheduler *sched, uint32_t from, const struct in
 			  entries, (uint32_t)n);
 }
 
-static void take_succession(struct scheduler *sched, uint32_t from,
-			    const struct internode_header *h, const char *body)
-{
-	struct grant grants[GRANTS_SENT];
-	const uint64_t n = h->bytes / sizeof(grants[0]);
-	if (n > GRANTS_SENT || h->bytes % sizeof(grants[0]))
-		return;
-	memcpy(grants, body, h->bytes);
-	if (h->key.a == SUCCESSION_GRANTS)
-		sequencer_report(sched->sequence->sequencer, from, grants, (uint32_t)n, true);
-	else if (h->key.a == SUCCESSION_REPORTED)
-		sequencer_report(sched->sequence->sequencer, from, NULL, 0, false);
-	else if (h->key.a == SUCCESSION_GOES_ON)
-		sched->sequence->succession_due_ns = 0;
-}
-
 void sequence_take_message(struct scheduler *sched, const struct internode_header *h,
 			   const char *body, int node)
 {
 	const uint32_t from = (uint32_t)node;
 	sched->sequence->message_ns = sched->now;
 	switch (h->kind) {
+	case INTERNODE_PREPARE:
+		be_prepared(sched, from, h->key.seq);
+		break;
 	case INTERNODE_LAUNCH:
-		be_ordered(sched, h->key.seq, h->key.subop);
+		be_ordered(sched, from, h, body);
 		break;
 	case INTERNODE_CLOSED:
-		be_closed(sched, h->internode_id);
+		be_closed(sched, from, h->internode_id);
 		break;
 	case INTERNODE_REQUEST:
 		take_request(sched, from, h, body);
 		break;
+	case INTERNODE_PROPOSE:
+		sequencer_propose(sched->sequence->sequencer, from, h->key.seq, h->key.subop);
+		break;
 	case INTERNODE_WITHDRAW:
 		take_withdrawal(sched, from, h, body);
 		break;
-	case INTERNODE_SUCCESSION:
-		take_succession(sched, from, h, body);
-		break;
 	}
 }
 
-/* ---- Loss of the sequencer ---- */
+/* ---- Loss of a node ---- */
 
-static void say_succession(struct scheduler *sched, enum succession_step step,
-			   const struct grant *grants, uint32_t n)
+/* The supervisor learns of the loss by itself, but perhaps later. */
+static void be_unled(struct scheduler *sched, struct internode_comm *s)
 {
-	const struct internode_header h = {
-		.kind = INTERNODE_SUCCESSION, .key = {.a = step}, .bytes = n * sizeof(*grants)};
-	say(sched, &h, grants);
+	s->unled = true;
+	internode_comm_give_up_for(sched, s->comm, NCCLSVC_PEER_GONE, (int32_t)leader_of(s));
+	be_closed(sched, leader_of(s), s->id);
 }
 
-/* Sends recent launches, in as many messages as needed, and launches that are due. */
-static void report(struct scheduler *sched)
+void sequence_begin(struct scheduler *sched, struct internode_comm *s)
 {
-	const uint64_t room = sched->config.tasks_max,
-		       n = sched->sequence->ngranted < room ? sched->sequence->ngranted : room;
-	const struct launch_request *r;
-	for (uint64_t i = 0; i < n; i += GRANTS_SENT) {
-		const uint64_t some = n - i < GRANTS_SENT ? n - i : GRANTS_SENT;
-		say_succession(sched, SUCCESSION_GRANTS, sched->sequence->granted + i,
-			       (uint32_t)some);
-	}
-	DL_FOREACH2 (sched->sequence->due, r, next_due)
-		for (uint32_t i = 0; i < r->n; i++)
-			say_succession(sched, SUCCESSION_GRANTS,
-				       &(struct grant){r->grant, r->entries[i].internode_id,
-						       r->entries[i].key},
-				       1);
-}
-
-static void say_failed_before(struct scheduler *sched, const struct internode_comm *s)
-{
-	const struct failed_operation *f;
-	DL_FOREACH (s->failed, f) {
-		const struct withdrawal w = {.number = FAILED_BEFORE, .note = f->note};
-		const struct internode_header h = {.kind = INTERNODE_WITHDRAW,
-						   .internode_id = s->id,
-						   .key = f->key,
-						   .bytes = offsetof(struct withdrawal, nodes)};
-		say(sched, &h, &w);
-	}
-}
-
-/* Sends to the next sequencer. */
-static void say_again(struct scheduler *sched)
-{
-	const struct launch_request *r;
-	struct internode_comm *s, *next;
-	DL_FOREACH (sched->sequence->requests, r)
-		if (!r->ordered)
-			send_request(sched, r);
-	HASH_ITER (hh, sched->internode->comms, s, next) {
-		if (!internode_comm_is_sequenced(s))
-			continue;
-		say_failed_before(sched, s);
-		node_match_vote_again(sched, s);
-		if (s->left)
-			sequence_leave(sched, s);
-	}
-	DL_FOREACH2 (sched->sequence->ended, s, next_ending) {
-		say_failed_before(sched, s);
-		sequence_leave(sched, s);
-	}
-}
-
-/* Epochs with members there end; the supervisor learns of the loss by itself, but perhaps later. */
-static void end_those_on(struct scheduler *sched, uint32_t node, bool all)
-{
-	struct internode_comm *s, *next;
-	HASH_ITER (hh, sched->internode->comms, s, next) {
-		if (!internode_comm_is_sequenced(s) ||
-		    (!all && internode_comm_node_index(s, (int)node) == UINT32_MAX))
-			continue;
-		s->unled = true;
-		internode_comm_give_up_for(sched, s->comm, NCCLSVC_PEER_GONE, (int32_t)node);
-	}
-}
-
-void sequence_node_lost(struct scheduler *sched, uint32_t node, bool led)
-{
-	sequencer_lose_node(sched->sequence->sequencer, node,
-			    led && sequence_is_by(sched, sched->config.node));
-	if (!led)
+	struct sequencer *q = sched->sequence->sequencer;
+	if (!internode_comm_is_sequenced(s))
 		return;
-	end_those_on(sched, node, false);
-	report(sched);
-	say_again(sched);
-	say_succession(sched, SUCCESSION_REPORTED, NULL, 0);
-	sched->sequence->succession_due_ns = sched->now + NODE_ANSWER_NS;
-	sched->sequence->lost = node;
+	if (s->me) {
+		if (sched->internode->lost[leader_of(s)])
+			be_unled(sched, s);
+		return;
+	}
+	sequencer_lead(q, &(struct sequencer_comm){.internode_id = s->id,
+						   .nnodes = s->nnodes,
+						   .nranks = s->comm->nranks,
+						   .nodes = s->nodes,
+						   .node_of = s->node_of});
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		if (sched->internode->lost[s->nodes[p]])
+			sequencer_lose_node(q, s->nodes[p]);
+}
+
+void sequence_node_lost(struct scheduler *sched, uint32_t node)
+{
+	struct launch_request *r;
+	struct internode_comm *s, *next;
+	sequencer_lose_node(sched->sequence->sequencer, node);
+	HASH_ITER (hh, sched->internode->comms, s, next)
+		if (internode_comm_is_sequenced(s) && leader_of(s) == node)
+			be_unled(sched, s);
+	DL_FOREACH (sched->sequence->requests, r)
+		if (r->leader == node)
+			r->proposed = 0; /* a creation, which is about to be cancelled */
+	sched->sets->changed = true;
 }
 
 void sequence_poll(struct scheduler *sched)
 {
 	sequencer_look(sched->sequence->sequencer, sched->now);
-	while (sched->sequence->ended && sched->now >= sched->sequence->ended->due_ns)
-		forget_ended(sched);
-	if (!sched->sequence->succession_due_ns || sched->now < sched->sequence->succession_due_ns)
-		return;
-	sched->sequence->succession_due_ns = 0;
-	end_those_on(sched, sched->sequence->lost, true);
 }
 
 bool sequence_init(struct scheduler *sched)
 {
-	const struct scheduler_config *c = &sched->config;
 	struct sequence *s = calloc(1, sizeof(*s));
 	sched->sequence = s;
 	if (!s)
 		return false;
-	s->granted = c->carrier ? calloc(c->tasks_max, sizeof(*s->granted)) : NULL;
-	s->sequencer = sequencer_create(&sequence_ops, sched, c->nodes + !c->nodes, !c->node);
-	return s->sequencer && (s->granted || !c->carrier);
-}
-
-uint64_t sequence_bytes(const struct scheduler_config *config)
-{
-	return config->carrier ? config->tasks_max * sizeof(struct grant) : 0;
+	s->nrequests = clock_now(); /* numbers of this node's previous daemon are not used again */
+	s->sequencer = sequencer_create(&sequence_ops, sched);
+	return s->sequencer;
 }
 
 void sequence_finish(struct scheduler *sched)
@@ -672,9 +557,6 @@ void sequence_finish(struct scheduler *sched)
 		return;
 	while (s->requests)
 		request_forget(sched, s->requests);
-	while (s->ended)
-		forget_ended(sched);
-	free(s->granted);
 	sequencer_free(s->sequencer);
 	free(s);
 }

@@ -3,8 +3,9 @@
  * Sets of tasks that are launched as one, for transports that start a task group as one.
  *
  * A match waits until everything connected to it through task groups has matched, too, so that no
- * launched task waits on a GPU for one that has not come. A launched task leaves its member's
- * queue, which continues at once; the transport keeps the order.
+ * launched task waits on a GPU for one that has not come. Only tasks of one communicator are
+ * connected: those of different ones run on streams of their own, and need not begin together. A
+ * launched task leaves its member's queue, which continues at once; the transport keeps the order.
  */
 #include "set.h"
 
@@ -88,18 +89,23 @@ static void join(struct task *t, struct task *next)
 
 void set_link(struct task *first)
 {
-	struct task *t, *begin = NULL, *last = NULL;
+	struct task *t;
 	DL_FOREACH (first, t) {
-		if (!(t->comm->transport->flags & TRANSPORT_GROUPS))
+		struct comm *c = t->comm;
+		if (!(c->transport->flags & TRANSPORT_GROUPS))
 			continue;
-		if (last)
-			join(last, t);
+		if (c->link_last)
+			join(c->link_last, t);
 		else
-			begin = t;
-		last = t;
+			c->link_first = t;
+		c->link_last = t;
 	}
-	if (last != begin)
-		join(last, begin);
+	DL_FOREACH (first, t) {
+		struct comm *c = t->comm;
+		if (c->link_last != c->link_first)
+			join(c->link_last, c->link_first);
+		c->link_first = c->link_last = NULL;
+	}
 }
 
 void set_leave(struct scheduler *sched, struct task *t)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sets of tasks that are launched as one: a match, and all matches connected to it through task
- * groups. For transports with TRANSPORT_GROUPS. */
+ * Sets of tasks that are launched as one: a match, and all matches of its communicator that are
+ * connected to it through task groups. For transports with TRANSPORT_GROUPS. */
 #ifndef SCHED_SET_H
 #define SCHED_SET_H
 
@@ -36,7 +36,8 @@ bool set_init(struct scheduler *sched);
 /* A transport's start: the tasks are launched when everything connected to them has matched. Never
  * BEGUN_DONE. */
 enum begun set_add(struct scheduler *sched, const struct match *match);
-/* first: a list of tasks, which are one task group. Links those whose transport launches groups. */
+/* first: a list of tasks, which are one task group. Links those of each communicator whose
+ * transport launches groups. */
 void set_link(struct task *first);
 /* Is t in a group (t->next_in_group)? */
 void set_leave(struct scheduler *sched, struct task *t);

@@ -32,10 +32,12 @@ static void count_free(void *p)
 	free(p);
 }
 
-#define nofail_malloc(bytes, what) count_malloc(bytes)
-#define malloc			   count_malloc
-#define calloc			   count_calloc
-#define realloc			   count_realloc
-#define free			   count_free
+#include "base/nofail.h"
+
+#define nofail_malloc(bytes, what)    count_malloc(bytes)
+#define nofail_calloc(n, bytes, what) count_calloc(n, bytes)
+#define malloc			      count_malloc
+#define calloc			      count_calloc
+#define realloc			      count_realloc
+#define free			      count_free
 #include "coord/sequencer.c"
-#include "coord/succession.c"

@@ -45,8 +45,8 @@ static struct seen *get(uint32_t comm, const struct operation_key *key)
 	return &seen[nseen++];
 }
 
-#define NAME	   "%d-%d %d of communicator %d"
-#define NAME_OF(o) (o)->key.a, (o)->key.b, (int)(o)->key.seq, (int)comms[(o)->comm].id
+#define NAME	   "%d-%d %d of communicator %u"
+#define NAME_OF(o) (o)->key.a, (o)->key.b, (int)(o)->key.seq, (o)->comm
 
 static bool takes_part(const struct seen *o, uint32_t rank)
 {
@@ -119,7 +119,8 @@ static void check_all_here(uint32_t node, const struct seen *o)
 static void check_group(uint32_t node, const struct task_plan *t)
 {
 	for (const struct task_plan *u = tasks; u < tasks + ntasks; u++)
-		if (u->group == t->group && u->posted && !u->told && !u->launched)
+		if (u->group == t->group && u->comm == t->comm && u->posted && !u->told &&
+		    !u->launched)
 			fail("node %u launches %d-%d %d of communicator %u without all of its "
 			     "group",
 			     node, t->key.a, t->key.b, (int)t->key.seq, t->comm);
@@ -208,7 +209,7 @@ void check_failed(struct scheduler *sched, struct internode_comm *s,
 	}
 	if (note.status.result == NCCLSVC_MISMATCH && note.status.field == NCCLSVC_FIELD_ORDER) {
 		/* A group is refused as a whole when one of its communicators has ended. */
-		if (!profile.strays && !profile.leaves && !profile.dies)
+		if (!profile.strays && !profile.leaves && !profile.dies && !profile.cuts)
 			fail(NAME " is a deadlock in programs without one", NAME_OF(o));
 	} else if (note.status.result == NCCLSVC_MISMATCH)
 		check_mismatch(o, &note, &note.status);

@@ -26,7 +26,10 @@ enum plant {
 	PLANT_LOSE_CLOSED,
 	PLANT_LOSE_WITHDRAW,
 	PLANT_LOSE_LEAVE,
-	PLANT_OVERTAKE,
+	PLANT_LOSE_PREPARE,
+	PLANT_LOSE_PROPOSE,
+	PLANT_PROPOSE_EARLY,
+	PLANT_OTHER_TIME,
 	PLANT_STATUS,
 	PLANT_MISSING,
 	PLANT_NO_GROUP,
@@ -48,22 +51,17 @@ struct task_plan {
 };
 
 struct profile {
-	bool strays;		    /* processes omit, swap or change tasks */
-	bool deadlines, cancels;    /* tasks have deadlines, or are cancelled */
-	bool leaves, dies, regular; /* regular: none of all these */
+	bool strays;		 /* processes omit, swap or change tasks */
+	bool deadlines, cancels; /* tasks have deadlines, or are cancelled */
+	bool leaves, dies, cuts; /* a communicator, a node, a connection */
+	bool regular;		 /* none of all these */
 };
 extern struct profile profile;
 extern struct task_plan tasks[TASKS_MAX];
 extern uint32_t ntasks;
-/* A lost sequencer's last messages may have reached only some nodes, so communicators may end. */
-extern bool sequencer_died;
 
-/* Returns whether a node of the communicator and a sequencer were lost: it is unknown what was
- * launched there. */
+/* Has any of its nodes lost its leader? The leader's last messages may have reached only some. */
 bool comm_is_lost(uint32_t comm);
-/* Like schedule_run, for two nodes that group operations so that no order suits both: while the
- * groups wait, deadlines end them. */
-bool circle_run(uint64_t seed);
 
 /* ---- transport.c ---- */
 

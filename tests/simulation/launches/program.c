@@ -10,21 +10,23 @@
 #define POSTED_BY_NS (5 * S)  /* all tasks are posted, and all deadlines have passed */
 #define REST_NS	     (60 * S) /* NODE_ANSWER_NS may pass many times */
 #define END_NS	     (75 * S)
-#define GROUPS_MAX   30 /* per process, of at most 4 tasks: less than SVC_SOCKET_TASKS */
+/* Of at most 4 tasks, in each of a process's two programs: less than SVC_SOCKET_TASKS in all. */
+#define GROUPS_MAX   15
 
 struct profile profile;
 struct task_plan tasks[TASKS_MAX];
 uint32_t ntasks;
-bool sequencer_died;
 
 static uint32_t ngroups;
+static uint32_t cut[2]; /* nodes that have lost each other; the same: none have */
 
 bool comm_is_lost(uint32_t comm)
 {
-	for (uint32_t k = 0; k < comms[comm].nranks; k++)
-		if (sequencer_died && !nodes[comms[comm].node_of[k]].alive)
+	const uint32_t leader = comms[comm].node_of[0];
+	for (int i = 0; i < 2 && cut[0] != cut[1]; i++)
+		if (leader == cut[i] && comm_spans(comm, cut[!i]))
 			return true;
-	return false;
+	return !nodes[leader].alive;
 }
 
 /* ---- Communicators ---- */
@@ -223,7 +225,7 @@ void program_event(uint32_t node, const struct event *event)
 	trace(node, "%s communicator %u", gives_up ? "gives up" : "does not end in order", comm);
 	if (!comm_is_lost(comm))
 		fail(gives_up ? "node %u gives communicator %u up"
-			      : "node %u ends communicator %u without the sequencer's command",
+			      : "node %u ends communicator %u before its leader has closed it",
 		     node, comm);
 	program_end_comm(comm);
 }
@@ -238,20 +240,19 @@ static void on_end_early(void *arg)
 	program_end_comm(*(uint32_t *)arg);
 }
 
-static uint32_t sequencer_of(const struct node *n)
-{
-	uint32_t node = 0;
-	while (node < nnodes - 1 && n->lost[node])
-		node++;
-	return node;
-}
-
 static void on_death(void *arg)
 {
-	const uint32_t lost = *(uint32_t *)arg;
-	for (uint32_t k = 0; k < nnodes; k++)
-		sequencer_died |= nodes[k].alive && sequencer_of(&nodes[k]) == lost;
-	node_lose(lost);
+	node_lose(*(uint32_t *)arg);
+}
+
+static void on_cut(void *arg)
+{
+	const uint32_t *a = arg;
+	if (!nodes[a[0]].alive || !nodes[a[1]].alive)
+		return;
+	cut[0] = a[0];
+	cut[1] = a[1];
+	node_cut(a[0], a[1]);
 }
 
 static void begin_comms(uint32_t first, uint32_t count, uint64_t time)
@@ -270,16 +271,17 @@ static void choose_profile(void)
 				   .deadlines = chance(40),
 				   .cancels = chance(25),
 				   .leaves = chance(15),
-				   .dies = chance(20)};
+				   .dies = chance(20),
+				   .cuts = chance(20)};
 	profile.regular = !profile.strays && !profile.deadlines && !profile.cancels &&
-			  !profile.leaves && !profile.dies;
+			  !profile.leaves && !profile.dies && !profile.cuts;
 }
 
 static void begin(uint64_t seed)
 {
 	schedulers_begin(seed);
 	ntasks = ngroups = 0;
-	sequencer_died = false;
+	cut[0] = cut[1] = 0;
 }
 
 static void begin_nodes(void)
@@ -303,8 +305,11 @@ static void plan_all(void)
 	if (profile.leaves)
 		at_number(now_ns + between(0, 100 * MS), on_end_early, below(ncomms), 0);
 	if (profile.dies)
-		at_number(now_ns + between(0, 200 * MS), on_death, chance(40) ? 0 : below(nnodes),
-			  0);
+		at_number(now_ns + between(0, 200 * MS), on_death, below(nnodes), 0);
+	if (profile.cuts) {
+		const uint32_t a = below(nnodes), b = (a + 1 + below(nnodes - 1)) % nnodes;
+		at_number(now_ns + between(0, 200 * MS), on_cut, a, b);
+	}
 }
 
 static bool run_to_end(void)
@@ -322,61 +327,9 @@ bool schedule_run(uint64_t seed)
 	nnodes = 2 + below(NODES_MAX - 1);
 	ncomms = 1 + below(COMMS_MAX);
 	for (uint32_t i = 0; i < ncomms; i++)
-		choose_comm(&comms[i], 100 + i);
+		/* Names differ as if each had its own rendezvous. */
+		choose_comm(&comms[i], (UINT64_C(100) + i) << 24); /* EPOCH_NUMBER_BITS */
 	begin_nodes();
 	plan_all();
 	return run_to_end();
-}
-
-/* ---- A circle ---- */
-
-static void circle_post(uint32_t node, uint32_t comm, uint32_t group)
-{
-	const struct step s = {.comm = comm, .count = 8};
-	add_task(&s, node, group);
-	tasks[ntasks - 1].record.timeout_ns = 100 * MS;
-	if (ntasks == 1 || tasks[ntasks - 2].group != group)
-		at_number(begin_ns + (20 + group) * MS, on_post, ntasks - 1, 0);
-}
-
-/* Node 0 has the first operations of both communicators in one group, and then the second ones;
- * node 1 has the first of one communicator together with the second of the other. */
-static void circle_plan(void)
-{
-	profile = (struct profile){0};
-	mpi_delay_ns = 2 * MS;
-	nnodes = ncomms = 2;
-	for (uint32_t i = 0; i < ncomms; i++) {
-		comms[i] = (struct comm_plan){.id = 100 + i};
-		add_rank(&comms[i], 0, 0);
-		add_rank(&comms[i], 1, 0);
-	}
-	begin_nodes();
-	for (uint32_t i = 0; i < ncomms; i++)
-		comm_begin(i, begin_ns, begin_ns);
-	circle_post(0, 0, 1);
-	circle_post(0, 1, 1);
-	circle_post(0, 0, 2);
-	circle_post(0, 1, 2);
-	circle_post(1, 1, 3);
-	circle_post(1, 0, 4);
-	circle_post(1, 1, 4);
-	circle_post(1, 0, 5);
-}
-
-bool circle_run(uint64_t seed)
-{
-	uint32_t overdue = 0, in_groups = 0;
-	begin(seed);
-	circle_plan();
-	if (!run_to_end())
-		return false;
-	for (uint32_t i = 0; i < ntasks; i++) {
-		overdue += tasks[i].status.result == NCCLSVC_TIMEOUT;
-		in_groups += tasks[i].status.field == NCCLSVC_FIELD_GROUP;
-	}
-	if (!overdue || !in_groups)
-		fail("deadlines have ended %u tasks, %u of them because of their groups", overdue,
-		     in_groups);
-	return !failure[0];
 }

@@ -23,7 +23,10 @@ static const char *plant_name(unsigned p)
 		[PLANT_LOSE_CLOSED] = "a CLOSED is lost",
 		[PLANT_LOSE_WITHDRAW] = "a WITHDRAW is lost",
 		[PLANT_LOSE_LEAVE] = "a LEAVE is lost",
-		[PLANT_OVERTAKE] = "a LAUNCH overtakes another",
+		[PLANT_LOSE_PREPARE] = "a PREPARE is lost",
+		[PLANT_LOSE_PROPOSE] = "a PROPOSE is lost",
+		[PLANT_PROPOSE_EARLY] = "a node proposes a time that has passed",
+		[PLANT_OTHER_TIME] = "one node is told a different time",
 		[PLANT_STATUS] = "one node is told another status",
 		[PLANT_MISSING] = "a node names a rank that has posted it",
 		[PLANT_NO_GROUP] = "a node requests a part of a group",
@@ -36,7 +39,6 @@ const struct simulated simulated = {
 	.about = "Runs schedules of launches on GPUs of several nodes",
 	.plants = PLANTS,
 	.plant_name = plant_name,
-	.circle_run = circle_run,
 };
 
 static bool plant_now(enum plant p)
@@ -159,6 +161,10 @@ static enum plant loss_of(const struct internode_header *h)
 		return PLANT_LOSE_ASK;
 	case INTERNODE_CLOSED:
 		return PLANT_LOSE_CLOSED;
+	case INTERNODE_PREPARE:
+		return PLANT_LOSE_PREPARE;
+	case INTERNODE_PROPOSE:
+		return PLANT_LOSE_PROPOSE;
 	case INTERNODE_WITHDRAW:
 		return h->key.subop ? PLANT_LOSE_LEAVE : PLANT_LOSE_WITHDRAW;
 	}
@@ -167,13 +173,16 @@ static enum plant loss_of(const struct internode_header *h)
 
 bool program_message(struct internode_header *h, void *body, uint64_t *when)
 {
+	(void)when;
 	const enum plant loss = loss_of(h);
 	if (loss && plant_now(loss))
 		return false;
 	if (h->kind == INTERNODE_FAILED && plant_now(PLANT_STATUS))
 		((struct failed_note *)body)->status.result = NCCLSVC_PROTOCOL;
-	if (h->kind == INTERNODE_LAUNCH && plant_now(PLANT_OVERTAKE))
-		*when = now_ns + 1;
+	if (h->kind == INTERNODE_PROPOSE && plant_now(PLANT_PROPOSE_EARLY))
+		h->key.subop = 1;
+	if (h->kind == INTERNODE_LAUNCH && plant_now(PLANT_OTHER_TIME))
+		((struct launch_time *)body)->time += 1 + below(5);
 	return true;
 }
 
