@@ -196,7 +196,7 @@ part_nodes() {
 	[ "$gpus" -lt 4 ] || ranks=4
 	# These tests start their own daemons: two, or three if the first one must die.
 	local names=("values/$ranks" "random/$ranks" trainer_inside worker_inside daemon_inside)
-	[ "$gpus" -lt 3 ] || names+=(sequencer_busy)
+	[ "$gpus" -lt 3 ] || names+=(bystander_busy)
 	for name in "${names[@]}"; do
 		tests "$name" "nodes/$name" --repeat "$rounds"
 	done

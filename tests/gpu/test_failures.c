@@ -273,7 +273,9 @@ static void end_ranks(struct scene *s)
 	ranks_end(s->ranks, s->n);
 	for (int i = 0; i < (s->w.n ? s->w.n : 1); i++) {
 		workers_finish(s->w.n ? &s->w.c.nodes[i] : &s->d);
-		daemon_finishes(s->w.n ? &s->w.c.nodes[i] : &s->d);
+		if (!s->w.n || !cluster_is_linked()) /* linked daemons keep idle connections open
+							for a while */
+			daemon_finishes(s->w.n ? &s->w.c.nodes[i] : &s->d);
 	}
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * GPU communicators on several nodes when a trainer, a worker, a daemon or the sequencer dies, or
+ * GPU communicators on several nodes when a trainer, a worker, or a daemon dies, or
  * when NCCL cannot start on one of them. */
 #include <fcntl.h>
 #include <signal.h>
@@ -195,9 +195,9 @@ static void test_daemon_inside(void)
 	kill_daemon(&yes);
 }
 
-/* Ranks 1 and 2 have a communicator. Node 0, which has none of its members, is the sequencer. It
- * dies while one rank waits for the late other one or, if arg is set, while both are busy. */
-static void led_rank(struct client *c)
+/* Ranks 1 and 2 have a communicator. Node 0, which has none of its members, dies while one rank
+ * waits for the late other one or, if arg is set, while both are busy. */
+static void undisturbed_rank(struct client *c)
 {
 	struct rank r;
 	CUdeviceptr p;
@@ -228,22 +228,25 @@ static void led_rank(struct client *c)
 		CHECK_OK(ncclsvc_wait(r.session, task, WAIT_MS));
 	}
 	CHECK_OK(ncclsvc_comm_error(r.comm));
-	stage("joining another communicator");
-	id.bytes[7] ^= 1;
-	CHECK_OK(ncclsvc_comm_leave(r.comm));
-	CHECK_OK(ncclsvc_comm_join_device(r.session, &id, r.n, r.rank, r.gpu, WAIT_MS, &r.comm));
+	if (!cluster_is_linked()) { /* standalone: members gather on node 0, which is gone */
+		stage("joining another communicator");
+		id.bytes[7] ^= 1;
+		CHECK_OK(ncclsvc_comm_leave(r.comm));
+		CHECK_OK(ncclsvc_comm_join_device(r.session, &id, r.n, r.rank, r.gpu, WAIT_MS,
+						  &r.comm));
+	}
 	for (int i = 0; i < 20; i++)
 		rank_check_usable(&r);
 	CHECK_CU(cu.cuMemFree(p));
 	rank_close(&r);
 }
 
-static void lose_sequencer(void *busy)
+static void lose_bystander(void *busy)
 {
 	struct nodes w;
 	struct client ranks[3];
 	nodes_start(&w, 3, 1);
-	nodes_clients(&w, ranks, led_rank, busy);
+	nodes_clients(&w, ranks, undisturbed_rank, busy);
 	hear_all(ranks + 1, 2, READY);
 	sleep_ms(30);
 	cluster_kill(&w.c, 0);
@@ -255,15 +258,59 @@ static void lose_sequencer(void *busy)
 	nodes_stop(&w);
 }
 
-static void test_sequencer_awaited(void)
+static void test_bystander_awaited(void)
 {
-	lose_sequencer(NULL);
+	lose_bystander(NULL);
 }
 
-static void test_sequencer_busy(void)
+static void test_bystander_busy(void)
 {
 	int yes;
-	lose_sequencer(&yes);
+	lose_bystander(&yes);
+}
+
+/* Rank 1's daemon dies and returns: both ranks join again. */
+static void returning_rank(struct client *c)
+{
+	struct rank r;
+	for (int turn = 0; turn < 3; turn++) {
+		stage("joining, turn %d", turn);
+		if (c->rank || !turn)
+			rank_open(&r, c);
+		else
+			CHECK_OK(ncclsvc_comm_rejoin(r.comm, WAIT_MS));
+		for (int i = 0; i < 20; i++)
+			rank_check_usable(&r);
+		if (turn == 2)
+			break;
+		say(c, READY);
+		while (!(c->rank ? ncclsvc_dispatch(r.session, 100) : ncclsvc_comm_error(r.comm)))
+			if (!c->rank)
+				CHECK_OK(ncclsvc_dispatch(r.session, 5));
+		if (c->rank) {
+			ncclsvc_close(r.session);
+			CHECK_CU(cu.cuStreamDestroy(r.stream));
+		}
+		CHECK_EQ(hear(c), GO);
+	}
+	rank_close(&r);
+}
+
+static void test_returns(void)
+{
+	struct nodes w;
+	struct client ranks[2];
+	if (!cluster_is_linked())
+		skip_test("daemons that mpirun starts cannot return");
+	nodes_start(&w, 2, 1);
+	nodes_clients(&w, ranks, returning_rank, NULL);
+	for (int turn = 0; turn < 2; turn++) {
+		hear_all(ranks, 2, READY);
+		cluster_restart(&w.c, 1);
+		say_all(ranks, 2, GO);
+	}
+	ranks_end(ranks, 2);
+	nodes_stop(&w);
 }
 
 /* ---- A node that does not answer ---- */
@@ -425,8 +472,9 @@ const struct gpu_test node_failure_tests[] = {
 	{"nodes/worker_inside/4", test_worker_inside_4, 4, 120, TEST_ONE_NODE},
 	{"nodes/daemon_waiting", test_daemon_waiting, 2, 90, TEST_QUICK | TEST_ONE_NODE},
 	{"nodes/daemon_inside", test_daemon_inside, 2, 90, TEST_QUICK | TEST_ONE_NODE},
-	{"nodes/sequencer_awaited/4", test_sequencer_awaited, 3, 90, TEST_QUICK | TEST_ONE_NODE},
-	{"nodes/sequencer_busy/4", test_sequencer_busy, 3, 90, TEST_QUICK | TEST_ONE_NODE},
+	{"nodes/bystander_awaited/4", test_bystander_awaited, 3, 90, TEST_QUICK | TEST_ONE_NODE},
+	{"nodes/bystander_busy/4", test_bystander_busy, 3, 90, TEST_QUICK | TEST_ONE_NODE},
+	{"nodes/returns", test_returns, 2, 90, TEST_QUICK | TEST_ONE_NODE},
 	{"nodes/stopped", test_stopped, 2, 90, TEST_ONE_NODE},
 	{"nodes/stopped_leader", test_stopped_leader, 2, 90, TEST_QUICK | TEST_ONE_NODE},
 	{"nodes/init_fails", test_init_fails, 2, 90, TEST_QUICK | TEST_ONE_NODE},

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "harness_parts.h"
+#include "proto/wire_comm.h"
 
 #define ARGS_MAX 160
 
@@ -96,13 +97,33 @@ static void add_all(struct arguments *a, const char *const *list)
 		add(a, *list++);
 }
 
-/* gpus: each daemon's CUDA_VISIBLE_DEVICES (an entry of NULL: not set), or NULL to run without
- * GPUs.
- * transports: each daemon's --transport, or NULL. */
-static void arrange(struct cluster *c, struct arguments *a, const char *const *gpus,
-		    const char *const *transports, va_list options)
+/* How to start the daemons. gpus: each one's CUDA_VISIBLE_DEVICES (an entry of NULL: not set), or
+ * NULL to run without GPUs. transports: each one's --transport, or NULL. */
+struct daemon_options {
+	const char *const *gpus, *const *transports;
+	const char *more[ARGS_MAX];
+};
+
+/* The i-th daemon's command. */
+static void add_daemon(struct arguments *a, int i, const char *socket,
+		       const struct daemon_options *o)
 {
-	static char count[8], sockets[128], visible[CLUSTER_NODES][600];
+	static char visible[CLUSTER_NODES][600];
+	if (o->gpus && o->gpus[i]) {
+		snprintf(visible[i], sizeof(visible[i]), "CUDA_VISIBLE_DEVICES=%s", o->gpus[i]);
+		add_all(a, (const char *const[]){"env", visible[i], NULL});
+	}
+	add_all(a, (const char *const[]){program("NCCLSVCD"), "--config", "/dev/null", "--device",
+					 o->gpus ? "cuda" : "host", "--log-target", "stderr",
+					 "--socket", socket, NULL});
+	if (o->transports)
+		add_all(a, (const char *const[]){"--transport", o->transports[i], NULL});
+	add_all(a, o->more);
+}
+
+static void arrange(struct cluster *c, struct arguments *a, const struct daemon_options *o)
+{
+	static char count[8], sockets[128];
 	static const char *const mpirun[] = {"mpirun",
 					     "--enable-recovery",
 					     "--oversubscribe",
@@ -112,32 +133,14 @@ static void arrange(struct cluster *c, struct arguments *a, const char *const *g
 					     "orte_abort_print_stack",
 					     "0",
 					     NULL};
-	const char *const daemon[] = {
-		program("NCCLSVCD"), "--config", "/dev/null", "--device", gpus ? "cuda" : "host",
-		"--log-target",	     "stderr",	 "--socket",  sockets,	  NULL};
-	char *more[ARGS_MAX];
-	int nmore = 0;
-	while ((more[nmore] = va_arg(options, char *)) && nmore < ARGS_MAX - 1)
-		nmore++;
-	more[nmore] = NULL;
 	snprintf(sockets, sizeof(sockets), "%s/s%%r", c->dir);
-	snprintf(count, sizeof(count), "%d", gpus ? 1 : c->n);
+	snprintf(count, sizeof(count), "%d", o->gpus ? 1 : c->n);
 	add_all(a, mpirun);
-	for (int i = 0; i < (gpus ? c->n : 1); i++) {
+	for (int i = 0; i < (o->gpus ? c->n : 1); i++) {
 		if (i)
 			add(a, ":");
-		add(a, "-n");
-		add(a, count);
-		if (gpus && gpus[i]) {
-			snprintf(visible[i], sizeof(visible[i]), "CUDA_VISIBLE_DEVICES=%s",
-				 gpus[i]);
-			add(a, "env");
-			add(a, visible[i]);
-		}
-		add_all(a, daemon);
-		if (transports)
-			add_all(a, (const char *const[]){"--transport", transports[i], NULL});
-		add_all(a, (const char *const *)more);
+		add_all(a, (const char *const[]){"-n", count, NULL});
+		add_daemon(a, i, sockets, o);
 	}
 }
 
@@ -161,36 +164,22 @@ static void write_key(const char *path)
 }
 
 /* Starts each daemon by itself; they connect when they have something to say. */
-static void launch_each(struct cluster *c, int log, va_list options)
+static void launch_each(struct cluster *c, int log, const struct daemon_options *o)
 {
 	char key[128];
-	const char *more[ARGS_MAX];
-	int nmore = 0;
-	while ((more[nmore] = va_arg(options, char *)) && nmore < ARGS_MAX - 1)
-		nmore++;
-	more[nmore] = NULL;
 	snprintf(key, sizeof(key), "%s/key", c->dir);
 	write_key(key);
+	const char *const linked[] = {"--cluster-interface",
+				      "127.0.0.1",
+				      "--cluster-port",
+				      "0",
+				      "--cluster-key-file",
+				      key,
+				      NULL};
 	for (int i = 0; i < c->n; i++) {
 		struct arguments a = {.n = 0};
-		const char *const daemon[] = {program("NCCLSVCD"),
-					      "--config",
-					      "/dev/null",
-					      "--device",
-					      "host",
-					      "--log-target",
-					      "stderr",
-					      "--socket",
-					      c->nodes[i].socket,
-					      "--cluster-interface",
-					      "127.0.0.1",
-					      "--cluster-port",
-					      "0",
-					      "--cluster-key-file",
-					      key,
-					      NULL};
-		add_all(&a, daemon);
-		add_all(&a, more);
+		add_daemon(&a, i, c->nodes[i].socket, o);
+		add_all(&a, linked);
 		c->nodes[i].pid = launch(&a, log);
 	}
 }
@@ -204,6 +193,9 @@ static void begin(struct cluster *c, int n, const char *const *gpus, const char 
 		  va_list options)
 {
 	struct arguments args = {.n = 0};
+	struct daemon_options o = {.gpus = gpus, .transports = transports};
+	for (int i = 0; i < ARGS_MAX - 1 && (o.more[i] = va_arg(options, char *)); i++)
+		;
 	memset(c, 0, sizeof(*c));
 	c->n = n;
 	snprintf(c->dir, sizeof(c->dir), "/tmp/ncclsvc-test-XXXXXX");
@@ -219,9 +211,9 @@ static void begin(struct cluster *c, int n, const char *const *gpus, const char 
 	}
 	if (cluster_is_linked()) {
 		c->mpirun = -1;
-		launch_each(c, log, options);
+		launch_each(c, log, &o);
 	} else {
-		arrange(c, &args, gpus, transports, options);
+		arrange(c, &args, &o);
 		c->mpirun = launch(&args, log);
 	}
 	close(log);
@@ -329,6 +321,56 @@ void cluster_kill(struct cluster *c, int node)
 	if (cluster_is_linked())
 		CHECK(reap(d->pid, &(int){0}, WAIT_MS));
 	daemon_unwatch(d);
+}
+
+/* The port on which other nodes reach it, from an id that it creates. */
+static unsigned port_of(const struct daemon *d)
+{
+	ncclsvc_unique_id id;
+	struct svc_rendezvous at;
+	ncclsvc_session *s = open_without_ring(d);
+	CHECK(s);
+	CHECK_OK(ncclsvc_unique_id_request(s, &id));
+	ncclsvc_close(s);
+	memcpy(&at, id.bytes + SVC_RENDEZVOUS_AT, sizeof(at));
+	return at.port;
+}
+
+/* Reads NUL-terminated strings from /proc. Returns the number of bytes. */
+static size_t read_strings(pid_t pid, const char *name, char *text, size_t size)
+{
+	char path[64];
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
+	const int fd = open(path, O_RDONLY | O_CLOEXEC);
+	CHECK(fd >= 0);
+	const ssize_t n = read(fd, text, size - 1);
+	close(fd);
+	CHECK(n > 0);
+	text[n] = '\0';
+	return (size_t)n;
+}
+
+void cluster_restart(struct cluster *c, int node)
+{
+	static char command[1 << 13], environment[1 << 16], port[8];
+	struct daemon *d = &c->nodes[node];
+	struct arguments a = {.n = 0};
+	const size_t n = read_strings(d->pid, "cmdline", command, sizeof(command)),
+		     m = read_strings(d->pid, "environ", environment, sizeof(environment));
+	snprintf(port, sizeof(port), "%u", port_of(d));
+	add(&a, "env");
+	for (char *at = environment; at < environment + m; at += strlen(at) + 1)
+		if (!strncmp(at, "CUDA_VISIBLE_DEVICES=", 21))
+			add(&a, at);
+	for (char *at = command; at < command + n; at += strlen(at) + 1)
+		add(&a, a.n && !strcmp(a.at[a.n - 1], "--cluster-port") ? port : at);
+	cluster_kill(c, node);
+	const int log = open(c->log, O_WRONLY | O_APPEND | O_CLOEXEC);
+	CHECK(log >= 0);
+	d->pid = launch(&a, log);
+	close(log);
+	d->pid = pid_of(d->pid, d);
+	daemon_watch(d);
 }
 
 static void reap_each(const struct cluster *c)

@@ -33,6 +33,8 @@ bool cluster_is_linked(void);
 ncclsvc_unique_id cluster_new_id(const struct cluster *c);
 /* Kills one daemon; the others continue. */
 void cluster_kill(struct cluster *c, int node);
+/* Kills a daemon that was not started by mpirun, and starts it again on the same port. */
+void cluster_restart(struct cluster *c, int node);
 bool cluster_logged(const struct cluster *c, const char *text);
 
 enum layout {
