@@ -49,6 +49,8 @@ static void at_work(struct client *c)
 		rank_check_usable(&r);
 		CHECK_CU(cu.cuMemFree(p));
 		rank_close(&r);
+	} else {
+		ncclsvc_close(r.session);
 	}
 }
 
