@@ -42,18 +42,31 @@ class Systemd:
 
     def talk(self, connection):
         data = b""
-        while not data.endswith(b"BEGIN\r\n"):
+        while b"BEGIN\r\n" not in data:
             data += connection.recv(4096)
-        for line in data.lstrip(b"\0").split(b"\r\n"):
+        lines, data = data.split(b"BEGIN\r\n", 1)
+        for line in lines.lstrip(b"\0").split(b"\r\n"):
             if line == b"AUTH EXTERNAL":
                 connection.send(b"DATA\r\n")
             elif line.startswith((b"DATA", b"AUTH")):
                 connection.send(b"OK 0123456789abcdef0123456789abcdef\r\n")
             elif line.startswith(b"NEGOTIATE"):
                 connection.send(b"AGREE_UNIX_FD\r\n")
-        while call := connection.recv(4096):
+        while True:
+            # A read may end anywhere in a call, or contain several.
+            while len(data) < 16 or len(data) < self.length(data):
+                more = connection.recv(4096)
+                if not more:
+                    return
+                data += more
+            call, data = data[:self.length(data)], data[self.length(data):]
             request_id, = struct.unpack_from("<I", call, 8)
             connection.send(self.reply(request_id, *self.answer(call)))
+
+    @staticmethod
+    def length(data):
+        body, _, fields = struct.unpack_from("<III", data, 4)
+        return 16 + fields + -fields % 8 + body
 
     def answer(self, call):
         if b"Hello" in call:
