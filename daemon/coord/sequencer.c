@@ -53,7 +53,7 @@ struct operation_id {
 struct operation {
 	struct operation_id id;
 	UT_hash_handle hh;
-	struct led *led; /* NULL: a creation */
+	struct led_comm *led; /* NULL: a creation */
 	uint64_t since_ns;
 	uint64_t due_ns; /* when the requested votes are due; 0: none were requested */
 	bool withdrawn;	 /* a node wants it to fail, with this status: */
@@ -64,7 +64,7 @@ struct operation {
 };
 
 /* A communicator that this node leads. */
-struct led {
+struct led_comm {
 	uint64_t id;
 	UT_hash_handle hh;
 	bool closing;	 /* some nodes have left */
@@ -81,7 +81,7 @@ struct sequencer {
 	const struct sequencer_ops *ops;
 	void *arg;
 	uint64_t visit, looked_ns;
-	struct led *led;
+	struct led_comm *led;
 	struct request *requests;
 	struct operation *operations;
 	uint64_t sets; /* begun so far */
@@ -101,8 +101,8 @@ struct sequencer *sequencer_create(const struct sequencer_ops *ops, void *arg)
 
 void sequencer_lead(struct sequencer *q, const struct sequencer_comm *c)
 {
-	struct led *l = nofail_calloc(1, sizeof(*l) + c->nnodes * sizeof(l->nodes[0]),
-				      "a communicator's nodes");
+	struct led_comm *l = nofail_calloc(1, sizeof(*l) + c->nnodes * sizeof(l->nodes[0]),
+					   "a communicator's nodes");
 	l->id = c->internode_id;
 	l->nnodes = c->nnodes;
 	l->nranks = c->nranks;
@@ -113,14 +113,14 @@ void sequencer_lead(struct sequencer *q, const struct sequencer_comm *c)
 	HASH_ADD(hh, q->led, id, sizeof(l->id), l);
 }
 
-static struct led *led_find(const struct sequencer *q, uint64_t id)
+static struct led_comm *led_find(const struct sequencer *q, uint64_t id)
 {
-	struct led *l;
+	struct led_comm *l;
 	HASH_FIND(hh, q->led, &id, sizeof(id), l);
 	return l;
 }
 
-static void led_free(struct sequencer *q, struct led *l)
+static void led_free(struct sequencer *q, struct led_comm *l)
 {
 	HASH_DEL(q->led, l);
 	free(l->node_of);
@@ -128,7 +128,7 @@ static void led_free(struct sequencer *q, struct led *l)
 }
 
 /* The node's place; nnodes: it has none. */
-static uint32_t place_of(const struct led *l, uint32_t node)
+static uint32_t place_of(const struct led_comm *l, uint32_t node)
 {
 	uint32_t place = 0;
 	while (place < l->nnodes && l->nodes[place].node != node)
@@ -137,7 +137,7 @@ static uint32_t place_of(const struct led *l, uint32_t node)
 }
 
 /* Ranks of the communicator, on different nodes; or a collective. */
-static bool key_valid(const struct led *l, const struct operation_key *key)
+static bool key_valid(const struct led_comm *l, const struct operation_key *key)
 {
 	const int32_t n = (int32_t)l->nranks;
 	if (key->a == -1 && key->b == -1)
@@ -147,7 +147,7 @@ static bool key_valid(const struct led *l, const struct operation_key *key)
 }
 
 /* The node's index among the operation's voters; UINT32_MAX: it has none. */
-static uint32_t voter_of(const struct led *l, const struct operation_key *key, uint32_t node)
+static uint32_t voter_of(const struct led_comm *l, const struct operation_key *key, uint32_t node)
 {
 	const uint32_t place = place_of(l, node);
 	if (place == l->nnodes)
@@ -168,8 +168,8 @@ static struct operation *find(const struct sequencer *q, uint64_t internode_id,
 	return o;
 }
 
-/* Created if needed. NULL: no memory, or nodes disagree on how many take part. */
-static struct operation *get(struct sequencer *q, uint64_t now_ns, struct led *l,
+/* Created if needed. NULL: no memory, or nodes disagree on how many take part in a creation. */
+static struct operation *get(struct sequencer *q, uint64_t now_ns, struct led_comm *l,
 			     uint64_t internode_id, const struct operation_key *key,
 			     uint32_t nvoters)
 {
@@ -187,7 +187,7 @@ static struct operation *get(struct sequencer *q, uint64_t now_ns, struct led *l
 	return o;
 }
 
-static uint32_t nvoters_of(const struct led *l, const struct operation_key *key)
+static uint32_t nvoters_of(const struct led_comm *l, const struct operation_key *key)
 {
 	return key->a < 0 ? l->nnodes : 2;
 }
@@ -468,7 +468,7 @@ static bool are_valid(const struct sequencer *q, uint32_t node, const struct req
 	if (entry_makes(first))
 		return n == 1 && first == entries && first->nvoters &&
 		       first->nvoters <= CLUSTER_NODES_MAX;
-	const struct led *l = led_find(q, first->internode_id);
+	const struct led_comm *l = led_find(q, first->internode_id);
 	for (uint32_t i = 0; l && i < n; i++)
 		if (entries[i].internode_id != first->internode_id || entry_makes(&entries[i]) ||
 		    !key_valid(l, &entries[i].key) ||
@@ -481,7 +481,7 @@ static bool are_valid(const struct sequencer *q, uint32_t node, const struct req
 static bool hook(struct sequencer *q, uint64_t now_ns, struct request *r,
 		 const struct request_entry *at)
 {
-	struct led *l = entry_makes(at) ? NULL : led_find(q, at->internode_id);
+	struct led_comm *l = entry_makes(at) ? NULL : led_find(q, at->internode_id);
 	const uint32_t node = (uint32_t)r->key.node;
 	struct operation *o = get(q, now_ns, l, at->internode_id, &at->key,
 				  l ? nvoters_of(l, &at->key) : at->nvoters);
@@ -583,7 +583,7 @@ void sequencer_withdraw(struct sequencer *q, uint64_t now_ns, uint32_t node, uin
 			const struct operation_key *key, uint64_t number,
 			const struct failed_note *note)
 {
-	struct led *l = led_find(q, internode_id);
+	struct led_comm *l = led_find(q, internode_id);
 	if (!l || !key_valid(l, key) || voter_of(l, key, node) == UINT32_MAX)
 		return;
 	const bool spoke = number == WAITS_NO_MORE;
@@ -634,13 +634,13 @@ void sequencer_forget(struct sequencer *q, uint32_t node, uint64_t number)
 
 /* ---- Ends of communicators ---- */
 
-static bool names(const struct request *r, const struct led *l)
+static bool names(const struct request *r, const struct led_comm *l)
 {
 	return r->n && r->entries[0].internode_id == l->id && !entry_makes(&r->entries[0]);
 }
 
 /* No node has been told to launch the sets that wait for proposals, so none launches them. */
-static void close_now(struct sequencer *q, struct led *l)
+static void close_now(struct sequencer *q, struct led_comm *l)
 {
 	struct request *r, *next;
 	struct operation *o, *after;
@@ -661,7 +661,7 @@ static void close_now(struct sequencer *q, struct led *l)
 }
 
 /* Have all surviving nodes left it? */
-static void try_close(struct sequencer *q, struct led *l)
+static void try_close(struct sequencer *q, struct led_comm *l)
 {
 	for (uint32_t i = 0; i < l->nnodes; i++)
 		if (!l->nodes[i].left && !l->nodes[i].lost)
@@ -671,7 +671,7 @@ static void try_close(struct sequencer *q, struct led *l)
 
 void sequencer_leave(struct sequencer *q, uint32_t node, uint64_t internode_id)
 {
-	struct led *l = led_find(q, internode_id);
+	struct led_comm *l = led_find(q, internode_id);
 	const uint32_t place = l ? place_of(l, node) : 0;
 	if (!l || place == l->nnodes)
 		return;
@@ -692,7 +692,7 @@ static struct request *unanswered(const struct sequencer *q, uint32_t node)
 void sequencer_lose_node(struct sequencer *q, uint32_t node)
 {
 	struct request *r, *next;
-	struct led *l, *after;
+	struct led_comm *l, *after;
 	HASH_ITER (hh, q->led, l, after)
 		if (place_of(l, node) < l->nnodes)
 			l->nodes[place_of(l, node)].lost = true;
@@ -734,7 +734,7 @@ static void end_overdue(struct sequencer *q, struct operation *o)
 /* A node that lost its connection to this one for a moment might not leave at all. */
 static void close_overdue(struct sequencer *q, uint64_t now_ns)
 {
-	struct led *l, *next;
+	struct led_comm *l, *next;
 	HASH_ITER (hh, q->led, l, next) {
 		if (!l->closing)
 			continue;

@@ -160,7 +160,7 @@ static inline const uint32_t *internode_comm_locals(const struct internode_comm 
 /* ---- internode_comm.c ---- */
 
 void internode_comm_create(struct scheduler *sched, struct comm *c, const struct command *cmd);
-/* Are its tasks launched in the sequencer's order? */
+/* Are its tasks launched by a sequencer? */
 bool internode_comm_is_sequenced(const struct internode_comm *s);
 /* The index of a node of the cluster; UINT32_MAX: it has no member. */
 uint32_t internode_comm_node_index(const struct internode_comm *s, int node);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Launches sets of tasks (set.h), on several nodes in the sequencer's order. */
+ * Launches sets of tasks (set.h), on several nodes in the order of all nodes. */
 #ifndef SCHED_LAUNCH_H
 #define SCHED_LAUNCH_H
 

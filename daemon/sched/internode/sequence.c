@@ -103,51 +103,37 @@ static bool speaks(const struct task *t)
 	return t->node_match && t->match->tasks[0] == t;
 }
 
-/* The communicator is about to end, so no more requests of it follow. */
-static bool all_open(const struct scheduler *sched)
+/* False: the communicator is about to end, so no more requests of it follow. */
+static bool is_open(const struct internode_comm *s)
 {
-	for (uint32_t i = 0; i < sched->sets->nvisited; i++) {
-		const struct internode_comm *s = sched->sets->visited[i]->comm->internode;
-		if (s && (s->left || s->closed || s->unled || s->comm->internode_comm_failed))
-			return false;
-	}
-	return true;
-}
-
-/* None of these is ever launched. */
-static void refuse_visited(struct scheduler *sched, int result)
-{
-	for (uint32_t i = 0; i < sched->sets->nvisited; i++)
-		if (sched->sets->visited[i]->comm->internode)
-			internode_comm_give_up(sched, sched->sets->visited[i]->comm, result,
-					       UINT32_MAX);
+	return !s->left && !s->closed && !s->unled && !s->comm->internode_comm_failed;
 }
 
 void sequence_request(struct scheduler *sched, bool fits)
 {
+	struct comm *c = sched->sets->visited[0]->comm;
 	uint32_t n = 0;
-	if (!all_open(sched))
+	if (!is_open(c->internode))
 		return;
 	for (uint32_t i = 0; i < sched->sets->nvisited; i++)
 		n += speaks(sched->sets->visited[i]);
 	if (!fits || n > REQUEST_ENTRIES_MAX) {
-		refuse_visited(sched, NCCLSVC_LIMIT);
+		internode_comm_give_up(sched, c, NCCLSVC_LIMIT, UINT32_MAX);
 		return;
 	}
 	struct launch_request *r = calloc(1, sizeof(*r) + n * sizeof(r->entries[0]));
 	if (!r) {
-		refuse_visited(sched, NCCLSVC_NO_MEMORY);
+		internode_comm_give_up(sched, c, NCCLSVC_NO_MEMORY, UINT32_MAX);
 		return;
 	}
 	r->any = sched->sets->visited[0]->match;
-	r->leader = leader_of(r->any->comm->internode);
+	r->leader = leader_of(c->internode);
+	c->internode->requested = true;
 	for (uint32_t i = 0; i < sched->sets->nvisited; i++) {
 		struct task *t = sched->sets->visited[i];
 		t->match->request = r;
-		if (!speaks(t))
-			continue;
-		node_match_entry(t->node_match, &r->entries[r->n++]);
-		t->comm->internode->requested = true;
+		if (speaks(t))
+			node_match_entry(t->node_match, &r->entries[r->n++]);
 	}
 	add_request(sched, r);
 }
@@ -207,13 +193,9 @@ void sequence_void(struct scheduler *sched, struct launch_request *r)
 
 void sequence_give_up(struct scheduler *sched, struct launch_request *r)
 {
-	for (uint32_t i = 0; i < r->n; i++) {
-		struct internode_comm *s = NULL;
-		if (!entry_makes(&r->entries[i]))
-			HASH_FIND(hh, sched->internode->comms, &r->entries[i].internode_id,
-				  sizeof(s->id), s);
-		if (!s)
-			continue;
+	struct internode_comm *s;
+	HASH_FIND(hh, sched->internode->comms, &r->entries[0].internode_id, sizeof(s->id), s);
+	if (s) {
 		s->unled = true;
 		internode_comm_give_up(sched, s->comm, NCCLSVC_TIMEOUT, UINT32_MAX);
 	}
@@ -268,10 +250,7 @@ void sequence_launched(struct scheduler *sched)
 
 static bool names(const struct launch_request *r, uint64_t internode_id)
 {
-	for (uint32_t i = 0; i < r->n; i++)
-		if (r->entries[i].internode_id == internode_id && !entry_makes(&r->entries[i]))
-			return true;
-	return false;
+	return !r->creation && r->entries[0].internode_id == internode_id;
 }
 
 void sequence_leave(struct scheduler *sched, const struct internode_comm *s)

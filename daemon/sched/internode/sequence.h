@@ -19,7 +19,7 @@ bool sequence_awaited(const struct scheduler *sched);
 /* When a message to or from a sequencer last came. */
 uint64_t sequence_message_ns(const struct scheduler *sched);
 /* Requests the set that launch_sets has collected. fits: otherwise it can never be launched, and
- * its epochs end. */
+ * its epoch ends. */
 void sequence_request(struct scheduler *sched, bool fits);
 /* This node fails the operation, or asks for its failure if request r contains it. */
 void sequence_withdraw(struct scheduler *sched, const struct internode_comm *s,
@@ -31,7 +31,7 @@ void sequence_wait_no_more(struct scheduler *sched, const struct internode_comm 
 			   const struct operation_key *key, const struct failed_note *note);
 /* The sequencer has dropped the request; the rest of it must be requested again. */
 void sequence_void(struct scheduler *sched, struct launch_request *r);
-/* Likewise, though the sequencer may still launch it: all its epochs end. */
+/* Likewise, though the sequencer may still launch it: its epoch ends. */
 void sequence_give_up(struct scheduler *sched, struct launch_request *r);
 /* Tells the workers to create it. False: a queue has no room now. */
 typedef bool creation_launch_fn(struct scheduler *sched, const struct creation *k);

@@ -10,7 +10,8 @@
 #define POSTED_BY_NS (5 * S)  /* all tasks are posted, and all deadlines have passed */
 #define REST_NS	     (60 * S) /* NODE_ANSWER_NS may pass many times */
 #define END_NS	     (75 * S)
-/* Of at most 4 tasks, in each of a process's two programs: less than SVC_SOCKET_TASKS in all. */
+/* Groups of a program, each of at most 4 tasks. A process has two programs, with fewer tasks in all
+ * than SVC_SOCKET_TASKS. */
 #define GROUPS_MAX   15
 
 struct profile profile;
