@@ -131,6 +131,8 @@ void fake_pause(unsigned *round)
 		sched_yield();
 		return;
 	}
-	struct timespec t = {.tv_nsec = n < 200 ? 10000 : 50000};
+	/* Waits of this many rounds are for a deadline or another process, and many threads share
+	 * the CPUs. */
+	struct timespec t = {.tv_nsec = n < 200 ? 10000 : n < 1000 ? 50000 : 500000};
 	nanosleep(&t, NULL);
 }

@@ -20,6 +20,7 @@
 #define REPORTS	   24
 #define LINE_BYTES 240
 #define EXIT_SKIP  77
+#define HEAD_BYTES 600
 
 /* Written by a test and its ranks, read by the runner. */
 struct shared {
@@ -157,23 +158,30 @@ static void print_indented(const char *text, size_t n)
 		putchar('\n');
 }
 
-/* Prints the last bytes of a file, from the start of a line. */
-static void print_tail(const char *path, size_t bytes)
+static void print_part(int fd, off_t from, size_t bytes)
 {
 	static char text[1 << 16];
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return;
-	off_t end = lseek(fd, 0, SEEK_END);
-	if (bytes > sizeof(text))
-		bytes = sizeof(text);
-	off_t from = end > (off_t)bytes ? end - (off_t)bytes : 0;
-	ssize_t n = pread(fd, text, bytes, from);
-	close(fd);
+	ssize_t n = pread(fd, text, bytes < sizeof(text) ? bytes : sizeof(text), from);
 	char *start = from && n > 0 ? memchr(text, '\n', (size_t)n) : NULL;
 	start = start ? start + 1 : text;
 	if (n > start - text)
 		print_indented(start, (size_t)(n - (start - text)));
+}
+
+/* Prints the last bytes of a file, from the start of a line; and first its beginning, where a test
+ * says why it failed. */
+static void print_tail(const char *path, size_t bytes)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	const off_t end = lseek(fd, 0, SEEK_END), from = end - (off_t)bytes;
+	if (from > HEAD_BYTES) {
+		print_part(fd, 0, HEAD_BYTES);
+		printf("    ...\n");
+	}
+	print_part(fd, from > HEAD_BYTES ? from : 0, from > HEAD_BYTES ? bytes : (size_t)end);
+	close(fd);
 }
 
 static void ask_ctl(const char *command)

@@ -12,8 +12,9 @@
 #include "kill_rounds.h"
 #include "node_stand_ins.h"
 
-#define MIB    ((size_t)1 << 20)
-#define LEEWAY (256 * MIB)
+#define MIB	 ((size_t)1 << 20)
+#define LEEWAY	 (256 * MIB)
+#define ABORT_MS 5000
 
 enum word { READY = 1, GO, CONTEXT_LOST };
 
@@ -345,14 +346,25 @@ static void unused_memory(struct scene *s, uint64_t *unused)
 	ranks_end(ranks, s->n);
 }
 
+/* NCCL takes its time to abort one. */
+static void await_one_comm(struct scene *s, int gpu)
+{
+	uint64_t end = now_ns() + limit_ms(ABORT_MS) * 1000000ull;
+	ncclsvc_device_info info;
+	while ((info = gpu_info(s, gpu)).nccl_comms > 1) {
+		if (now_ns() > end)
+			check_failed(__FILE__, __LINE__, "GPU %d: %u NCCL communicators", gpu,
+				     (unsigned)info.nccl_comms);
+		sleep_ms(10);
+	}
+	CHECK_EQ(info.state, NCCLSVC_DEVICE_READY);
+}
+
 static void check_remains(struct scene *s, const uint64_t *before)
 {
 	uint64_t now[RANKS_MAX];
-	for (int i = 0; i < s->n; i++) {
-		ncclsvc_device_info info = gpu_info(s, i);
-		CHECK_EQ(info.state, NCCLSVC_DEVICE_READY);
-		CHECK(info.nccl_comms <= 1);
-	}
+	for (int i = 0; i < s->n; i++)
+		await_one_comm(s, i);
 	unused_memory(s, now);
 	for (int i = 0; i < s->n; i++)
 		if (now[i] + LEEWAY < before[i])

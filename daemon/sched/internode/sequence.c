@@ -9,6 +9,7 @@
 #include "base/nofail.h"
 #include "base/timings.h"
 #include "node_match.h"
+#include "sched/base/task_state.h"
 #include "sched/queue/set.h"
 #include "sequence.h"
 
@@ -132,6 +133,8 @@ void sequence_request(struct scheduler *sched, bool fits)
 	for (uint32_t i = 0; i < sched->sets->nvisited; i++) {
 		struct task *t = sched->sets->visited[i];
 		t->match->request = r;
+		member_make_ready(sched,
+				  member_of(t)); /* the next one need not wait for the answer */
 		if (speaks(t))
 			node_match_entry(t->node_match, &r->entries[r->n++]);
 	}

@@ -5,8 +5,9 @@
  * Each member has a queue. The tasks at its head (one, or those of one task group) have their turn:
  * they are posted in order, and match the other members' posted tasks: a collective when all
  * members have posted theirs, a Send when its Recv is posted. When all tasks of the head have
- * ended, the next ones have their turn. Only `order_move_ready` advances a queue, so nothing here
- * recurses.
+ * ended, the next ones have their turn. Collectives that wait only for the sequencer's answer let
+ * the next one join the head, since the sequencer keeps them in order. Only `order_move_ready`
+ * advances a queue, so nothing here recurses.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 #include "set.h"
 
 #define INPUTS_PER_ROUND 256
+#define HEAD_MAX	 16 /* collectives that wait for the sequencer; more bring nothing */
 
 static bool input_ready(const struct task *t)
 {
@@ -87,12 +89,10 @@ static void post_head(struct scheduler *sched, struct member *m)
 		post(sched, t);
 }
 
-static void next_head(struct scheduler *sched, struct member *m)
+/* These tasks' turn has come: t, or all of its group. */
+static void add_to_head(struct scheduler *sched, struct member *m, struct task *t)
 {
-	struct task *t = m->queue;
-	if (!t)
-		return;
-	uint32_t group = t->group;
+	const uint32_t group = t->group;
 	do {
 		struct task **unposted = &m->unposted[svc_op_is_p2p(t->record.op)];
 		if (!*unposted)
@@ -103,6 +103,25 @@ static void next_head(struct scheduler *sched, struct member *m)
 		t = t->next;
 	} while (t && group && t->group == group);
 	sched->steps += m->head_tasks;
+}
+
+static bool is_single_collective(const struct task *t)
+{
+	return !t->group && !svc_op_is_p2p(t->record.op);
+}
+
+/* The next task to join the head: a head that is empty takes any. NULL: none may. */
+static struct task *next_in_turn(const struct member *m)
+{
+	struct task *last = m->queue;
+	if (!m->head_tasks || !last)
+		return last;
+	if (m->head_tasks >= HEAD_MAX || !is_single_collective(last))
+		return NULL;
+	for (uint32_t i = 1; i < m->head_tasks; i++)
+		last = last->next;
+	return set_is_requested(last) && last->next && is_single_collective(last->next) ? last->next
+											: NULL;
 }
 
 /* Every member has its turn, all tasks are posted, and none matches: no member can ever continue.
@@ -139,12 +158,12 @@ static void end_deadlock(struct scheduler *sched, struct comm *c)
 static void move_queue(struct scheduler *sched, struct member *m)
 {
 	struct comm *c = m->comm;
-	if (!m->head_tasks) {
-		next_head(sched, m);
-		if (m->queue)
-			atomic_store_explicit(&m->progress->head_ns, m->queue->submitted_ns,
-					      memory_order_relaxed);
-	}
+	struct task *next = next_in_turn(m);
+	if (next)
+		add_to_head(sched, m, next);
+	if (m->queue)
+		atomic_store_explicit(&m->progress->head_ns, m->queue->submitted_ns,
+				      memory_order_relaxed);
 	post_head(sched, m);
 	member_update_blocked(m);
 	if (c->blocked == c->nranks)
@@ -212,7 +231,7 @@ void order_append(struct scheduler *sched, struct task *t)
 		t->nth = m->nth++;
 	DL_APPEND(m->queue, t);
 	task_show(sched, t);
-	if (!m->head_tasks)
+	if (next_in_turn(m) == t)
 		member_make_ready(sched, m);
 }
 
