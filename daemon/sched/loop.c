@@ -296,7 +296,7 @@ static bool do_round(struct scheduler *sched, struct rounds *r)
 	/* While tasks wait for other nodes, poll at once; otherwise their messages can wait a
 	 * little. */
 	if (sched->config.carrier &&
-	    (sched->internode->committed || sched->internode->ops ||
+	    (sched->internode->committed || sched->internode->ops || sched->internode->open ||
 	     sched->now - sched->internode->polled_ns >= SCHEDULER_LOOK_NS))
 		busy |= internode_comm_poll(sched);
 	/* Checking for sleepers means waiting until the statuses are visible. Polling clients see

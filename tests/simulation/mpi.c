@@ -74,24 +74,34 @@ static void arrive(void *arg)
 	node_turn(m->to);
 }
 
-static int say(const void *from, size_t bytes, int node, void *cookie)
+static void say_one(struct internode_header *h, const char *body, uint32_t node)
 {
-	struct message *m = make(sizeof(*m) + bytes), **arg;
+	struct message *m = make(sizeof(*m) + HEADER + h->bytes), **arg;
 	uint64_t *to = &last[node_now][node], when = now_ns + late[node_now][node] + delay();
-	(void)cookie;
 	m->from = node_now;
-	m->to = (uint32_t)node;
-	m->bytes = bytes;
-	memcpy(m->body, from, bytes);
+	m->to = node;
+	m->bytes = HEADER + h->bytes;
+	memcpy(m->body, h, HEADER);
+	memcpy(m->body + HEADER, body, h->bytes);
 	when = when <= *to ? *to + 1 : when;
 	if (!program_message((struct internode_header *)m->body, m->body + HEADER, &when)) {
 		free(m);
-		return 1;
+		return;
 	}
 	*to = when > *to ? when : *to;
 	arg = make(sizeof(struct message *));
 	*arg = m;
 	at(when, -1, arrive, arg);
+}
+
+/* A packet's messages arrive one by one, perhaps not all of them. */
+static int say(const void *from, size_t bytes, int node, void *cookie)
+{
+	struct internode_header h;
+	const char *at = from, *body;
+	(void)cookie;
+	while ((body = internode_next(&at, &bytes, &h)))
+		say_one(&h, body, (uint32_t)node);
 	return 1;
 }
 

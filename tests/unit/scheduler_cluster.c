@@ -34,21 +34,27 @@ static struct channel {
 static struct message *given[NODES]; /* the last message that the node has received */
 static unsigned sent[INTERNODE_END]; /* by kind */
 
-static int say(int from, const void *body, size_t bytes, int to)
+static void say_one(struct channel *c, const struct internode_header *h, const char *body)
 {
-	struct message *m = malloc(sizeof(*m) + bytes);
-	struct channel *c = &channels[from][to];
-	struct internode_header h;
+	struct message *m = malloc(sizeof(*m) + sizeof(*h) + h->bytes);
 	assert_non_null(m);
-	assert_true(bytes >= sizeof(h));
-	m->bytes = bytes;
-	memcpy(m->body, body, bytes);
-	memcpy(&h, body, sizeof(h));
-	pthread_mutex_lock(&lock);
-	sent[h.kind]++;
-	c->held = c->held || h.kind == c->holds;
+	m->bytes = sizeof(*h) + h->bytes;
+	memcpy(m->body, h, sizeof(*h));
+	memcpy(m->body + sizeof(*h), body, h->bytes);
+	sent[h->kind]++;
+	c->held = c->held || h->kind == c->holds;
 	DL_APPEND(c->messages, m);
+}
+
+static int say(int from, const void *packet, size_t bytes, int to)
+{
+	struct internode_header h;
+	const char *at = packet, *body;
+	pthread_mutex_lock(&lock);
+	while ((body = internode_next(&at, &bytes, &h)))
+		say_one(&channels[from][to], &h, body);
 	pthread_mutex_unlock(&lock);
+	assert_int_equal(bytes, 0);
 	return 1;
 }
 

@@ -93,76 +93,118 @@ void internode_comm_give_up(struct scheduler *sched, struct comm *c, int result,
 
 /* ---- Sending ---- */
 
-static void message_over(struct scheduler *sched, struct flight *f, size_t bytes, bool failed)
+static void packet_over(struct scheduler *sched, struct flight *f, size_t bytes, bool failed)
 {
-	struct internode_message *m = (struct internode_message *)f;
+	struct internode_packet *p = (struct internode_packet *)f;
 	(void)bytes;
 	(void)failed;
-	DL_DELETE(sched->internode->messages, m);
-	free(m);
+	DL_DELETE(sched->internode->sending, p);
+	free(p);
 }
 
-/* A lost message is not missed for long: either its node is lost, or a deadline passes. */
-static void keep_until_sent(struct scheduler *sched, struct internode_message *m, int sent)
+static struct internode_packet *new_packet(uint32_t node, size_t room)
 {
+	struct internode_packet *p = nofail_malloc(sizeof(*p) + room, MESSAGE);
+	p->flight.done = packet_over;
+	p->node = node;
+	p->bytes = 0;
+	return p;
+}
+
+/* A lost packet is not missed for long: either its node is lost, or a deadline passes. */
+static void keep_until_sent(struct scheduler *sched, struct internode_packet *p, int sent)
+{
+	table_count(&sched->table.messages, 1);
 	if (sent) { /* done, or not sent */
-		free(m);
+		free(p);
 		return;
 	}
-	DL_APPEND(sched->internode->messages, m);
+	DL_APPEND(sched->internode->sending, p);
 	sched->internode->flights++;
 }
 
-static void post_message(struct scheduler *sched, struct internode_message *m)
+static void send_packet(struct scheduler *sched, struct internode_packet *p)
 {
-	table_count(&sched->table.messages, 1);
-	keep_until_sent(sched, m, sched->config.carrier->say(&m->header, m->bytes, m->node, m));
+	DL_DELETE(sched->internode->open, p);
+	if (sched->internode->lost[p->node])
+		free(p);
+	else
+		keep_until_sent(sched, p,
+				sched->config.carrier->say(p->data, p->bytes, (int)p->node, p));
+}
+
+void internode_comm_flush(struct scheduler *sched)
+{
+	struct internode_packet *p, *next;
+	DL_FOREACH_SAFE (sched->internode->open, p, next)
+		if (p->node != sched->config.node)
+			send_packet(sched, p);
+}
+
+struct internode_packet *internode_comm_own(const struct scheduler *sched)
+{
+	struct internode_packet *p;
+	DL_SEARCH_SCALAR(sched->internode->open, p, node, sched->config.node);
+	return p;
+}
+
+/* Where the next message to that node goes. */
+static struct internode_packet *packet_with_room(struct scheduler *sched, uint32_t node,
+						 size_t bytes)
+{
+	struct internode_packet *p, *last = NULL;
+	DL_FOREACH (sched->internode->open, p)
+		last = p->node == node ? p : last;
+	if (last && bytes <= CARRIER_MESSAGE_MAX - last->bytes)
+		return last;
+	p = new_packet(node, CARRIER_MESSAGE_MAX);
+	DL_APPEND(sched->internode->open, p);
+	return p;
+}
+
+static void append(struct internode_packet *p, const void *data, size_t bytes)
+{
+	memcpy(p->data + p->bytes, data, bytes);
+	p->bytes += bytes;
+}
+
+static void send_to(struct scheduler *sched, uint32_t node, struct internode_header *h,
+		    const void *body, const void *more, size_t more_bytes)
+{
+	static const char zeros[8];
+	const size_t padding = -(sizeof(*h) + h->bytes) % 8;
+	struct internode_packet *p = packet_with_room(sched, node, sizeof(*h) + h->bytes + padding);
+	h->magic = INTERNODE_MAGIC;
+	append(p, h, sizeof(*h));
+	if (h->bytes > more_bytes)
+		append(p, body, h->bytes - more_bytes);
+	if (more_bytes)
+		append(p, more, more_bytes);
+	append(p, zeros, padding);
 }
 
 void internode_comm_send(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			 enum internode_kind kind, const struct operation_key *key,
 			 const void *body, size_t bytes, const void *more, size_t more_bytes)
 {
-	struct internode_message *m = nofail_malloc(sizeof(*m) + bytes + more_bytes, MESSAGE);
-	m->flight.done = message_over;
-	m->node = (int)s->nodes[node_index];
-	m->bytes = sizeof(m->header) + bytes + more_bytes;
-	m->header = (struct internode_header){.magic = INTERNODE_MAGIC,
-					      .kind = (uint16_t)kind,
-					      .internode_id = s->id,
-					      .key = *key,
-					      .bytes = bytes + more_bytes};
-	memcpy(m->body, body, bytes);
-	if (more_bytes)
-		memcpy(m->body + bytes, more, more_bytes);
-	post_message(sched, m);
+	struct internode_header h = {.kind = (uint16_t)kind,
+				     .internode_id = s->id,
+				     .key = *key,
+				     .bytes = bytes + more_bytes};
+	send_to(sched, s->nodes[node_index], &h, body, more, more_bytes);
 }
 
 void internode_comm_send_node(struct scheduler *sched, uint32_t node,
 			      const struct internode_header *h, const void *body)
 {
-	struct internode_message *m = nofail_malloc(sizeof(*m) + h->bytes, MESSAGE);
-	m->flight.done = message_over;
-	m->node = (int)node;
-	m->bytes = sizeof(m->header) + h->bytes;
-	m->header = *h;
-	m->header.magic = INTERNODE_MAGIC;
-	if (h->bytes)
-		memcpy(m->body, body, h->bytes);
-	if (node == sched->config.node)
-		DL_APPEND(sched->internode->own, m);
-	else
-		post_message(sched, m);
+	struct internode_header own = *h;
+	send_to(sched, node, &own, body, NULL, 0);
 }
 
 void internode_comm_refuse_credit(struct scheduler *sched, int node, int32_t tag)
 {
-	struct internode_message *m = nofail_malloc(sizeof(*m), MESSAGE);
-	m->flight.done = message_over;
-	m->node = node;
-	m->bytes = 0;
-	table_count(&sched->table.messages, 1);
-	keep_until_sent(sched, m, sched->config.carrier->send(NULL, 0, node, tag, m));
+	struct internode_packet *p = new_packet((uint32_t)node, 0);
+	keep_until_sent(sched, p, sched->config.carrier->send(NULL, 0, node, tag, p));
 }
 
 /* ---- Receiving ---- */

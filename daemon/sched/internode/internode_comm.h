@@ -40,7 +40,10 @@
 #ifndef SCHED_INTERNODE_COMM_H
 #define SCHED_INTERNODE_COMM_H
 
+#include <string.h>
+
 #include "base/hash.h"
+#include "channel/carrier.h"
 #include "coord/vote.h"
 #include "internode_state.h"
 #include "sched/base/state.h"
@@ -94,6 +97,8 @@ struct credit_note {
 #define INTERNODE_BODY_MAX (sizeof(struct svc_record) + INTERNODE_EAGER_BYTES)
 
 _Static_assert(INTERNODE_BODY_MAX > sizeof(struct failed_note), "a failure fits into a message");
+_Static_assert(sizeof(struct internode_header) + INTERNODE_BODY_MAX + 8 <= CARRIER_MESSAGE_MAX,
+	       "a message fits into a packet");
 
 /* A credit that this node is not ready for yet. */
 struct credit {
@@ -137,15 +142,31 @@ struct flight {
 	void (*done)(struct scheduler *sched, struct flight *f, size_t bytes, bool failed);
 };
 
-/* A message that the carrier sends, or that this node has sent to itself. */
-struct internode_message {
+/* Messages to one node that are sent as one: each a header and a body, padded to 8 bytes. */
+struct internode_packet {
 	struct flight flight; /* must come first */
-	struct internode_message *prev, *next;
-	int node;
+	struct internode_packet *prev, *next;
+	uint32_t node;
 	size_t bytes;
-	struct internode_header header;
-	char body[];
+	_Alignas(8) char data[];
 };
+
+/* Takes the next message of a packet: copies its header, and returns its body. NULL: there is none,
+ * or it is not valid. */
+static inline const char *internode_next(const char **at, size_t *bytes, struct internode_header *h)
+{
+	const char *body = *at + sizeof(*h);
+	if (*bytes < sizeof(*h))
+		return NULL;
+	memcpy(h, *at, sizeof(*h));
+	if (h->magic != INTERNODE_MAGIC || h->bytes > *bytes - sizeof(*h))
+		return NULL;
+	const size_t padded = (sizeof(*h) + h->bytes + 7) / 8 * 8;
+	const size_t taken = padded < *bytes ? padded : *bytes;
+	*at += taken;
+	*bytes -= taken;
+	return body;
+}
 
 static inline uint32_t internode_comm_local_count(const struct internode_comm *s)
 {
@@ -170,7 +191,7 @@ void internode_comm_give_up(struct scheduler *sched, struct comm *c, int result,
 			    uint32_t node_index);
 /* Likewise; node: its number in the cluster, -1: none. */
 void internode_comm_give_up_for(struct scheduler *sched, struct comm *c, int result, int32_t node);
-/* Sends a message to that node. */
+/* Sends a message to that node, with others of this round. */
 void internode_comm_send(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			 enum internode_kind kind, const struct operation_key *key,
 			 const void *body, size_t bytes, const void *more, size_t more_bytes);
@@ -179,8 +200,12 @@ bool internode_comm_all_left(const struct internode_comm *s, uint32_t node_index
 /* Answers an unused credit with an empty message. */
 void internode_comm_refuse_credit(struct scheduler *sched, int node, int32_t tag);
 
-/* Like internode_comm_send, to any node; this node handles its own message a little later. */
+/* Likewise to any node; this node handles its own messages a little later. */
 void internode_comm_send_node(struct scheduler *sched, uint32_t node,
 			      const struct internode_header *h, const void *body);
+/* The round ends: the carrier gets the packets. */
+void internode_comm_flush(struct scheduler *sched);
+/* This node's first packet to itself; NULL: none. */
+struct internode_packet *internode_comm_own(const struct scheduler *sched);
 
 #endif

@@ -19,8 +19,8 @@
 #include "sequence.h"
 #include "unexpected.h"
 
-#define MESSAGES_PER_TURN 64
-#define DONE_PER_TURN	  32
+#define PACKETS_PER_TURN 64
+#define DONE_PER_TURN	 32
 
 /* A deadlock that this node has broken is the reason, even if another node has yet to answer. */
 static const ncclsvc_status *end_of(const struct node_match *j)
@@ -192,35 +192,38 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 		node_match_take_message(sched, s, node_index, h, body);
 }
 
+static void take_packet(struct scheduler *sched, const char *at, size_t bytes, int node)
+{
+	struct internode_header h;
+	const char *body;
+	while ((body = internode_next(&at, &bytes, &h)))
+		if (h.kind >= INTERNODE_READY && h.kind < INTERNODE_END)
+			internode_comm_dispatch(sched, &h, body, node);
+}
+
+/* What this node and its sequencer have sent each other. */
 static bool receive_own(struct scheduler *sched)
 {
-	struct internode_message *m;
+	struct internode_packet *p;
 	bool any = false;
-	for (; (m = sched->internode->own); any = true) {
-		DL_DELETE(sched->internode->own, m);
-		internode_comm_dispatch(sched, &m->header, m->body, m->node);
-		free(m);
+	for (; (p = internode_comm_own(sched)); any = true) {
+		DL_DELETE(sched->internode->open, p);
+		take_packet(sched, p->data, p->bytes, (int)p->node);
+		free(p);
 	}
 	return any;
 }
 
 static bool receive(struct scheduler *sched)
 {
-	struct internode_header h;
-	const char *message;
+	const char *packet;
 	size_t bytes;
 	int node, n = 0;
-	for (; n < MESSAGES_PER_TURN && (message = sched->config.carrier->hear(&bytes, &node));
-	     n++) {
+	for (; n < PACKETS_PER_TURN && (packet = sched->config.carrier->hear(&bytes, &node)); n++) {
 		if (!n)
 			sched->now = clock_now();
-		if (bytes < sizeof(h) || sched->internode->lost[node])
-			continue;
-		memcpy(&h, message, sizeof(h));
-		if (h.magic != INTERNODE_MAGIC || h.bytes != bytes - sizeof(h) ||
-		    h.kind < INTERNODE_READY || h.kind >= INTERNODE_END)
-			continue;
-		internode_comm_dispatch(sched, &h, message + sizeof(h), node);
+		if (!sched->internode->lost[node])
+			take_packet(sched, packet, bytes, node);
 	}
 	return n > 0;
 }
@@ -263,7 +266,8 @@ bool internode_comm_poll(struct scheduler *sched)
 	if (sched->internode->comms)
 		deadlock_look(sched);
 	sequence_poll(sched);
-	if (sched->internode->own)
+	internode_comm_flush(sched);
+	if (sched->internode->open)
 		any = true;
 	if (any)
 		sched->internode->message_ns = sched->now;
@@ -275,7 +279,7 @@ uint64_t internode_comm_sleep_ns(struct scheduler *sched)
 	uint64_t quiet = sched->now - sched->internode->message_ns,
 		 wished = sched->now - sequence_message_ns(sched);
 	const uint64_t nap = spin_nap_ns(sched->now - sched->busy_ns, SPIN_NAP_SHARE);
-	if (sched->internode->own)
+	if (sched->internode->open)
 		return 0;
 	/* Other nodes may wait for this node even if it does not wait for them. */
 	if (sequence_awaited(sched) && wished < NODES_QUIET_NS && !sched->internode->flights &&
@@ -310,13 +314,13 @@ void internode_comm_carry(struct scheduler *sched, const struct command *c)
 void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 {
 	struct internode_comm *s, *next_comm;
-	struct internode_message *m, *next;
+	struct internode_packet *p, *next;
 	sched->internode->lost[node] = true;
-	DL_FOREACH_SAFE (sched->internode->messages, m, next) {
-		if (m->node != (int)node)
+	DL_FOREACH_SAFE (sched->internode->sending, p, next) {
+		if (p->node != node)
 			continue;
-		sched->config.carrier->drop(m);
-		DL_DELETE(sched->internode->messages, m);
+		sched->config.carrier->drop(p);
+		DL_DELETE(sched->internode->sending, p);
 		sched->internode->flights--;
 		/* The carrier owns its memory forever. */
 	}
@@ -330,22 +334,22 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 		sched->config.carrier->disconnect(node);
 }
 
+static void free_packets(struct internode_packet *list)
+{
+	struct internode_packet *p, *next;
+	DL_FOREACH_SAFE (list, p, next)
+		free(p);
+}
+
 void internode_comm_finish_all(struct scheduler *sched)
 {
 	struct internode_state *n = sched->internode;
-	struct internode_message *m, *next;
 	unexpected_finish(sched);
 	sequence_finish(sched);
 	if (!n)
 		return;
-	DL_FOREACH_SAFE (n->messages, m, next) {
-		DL_DELETE(n->messages, m);
-		free(m);
-	}
-	while ((m = n->own)) {
-		DL_DELETE(n->own, m);
-		free(m);
-	}
+	free_packets(n->sending);
+	free_packets(n->open);
 	free(n->lost);
 	free(n);
 }

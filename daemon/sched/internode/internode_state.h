@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct internode_comm;
-struct internode_message;
+struct internode_packet;
 struct node_match;
 
 struct internode_state {
@@ -20,9 +20,9 @@ struct internode_state {
 	uint64_t deadlock_ns;	      /* when to check for deadlocks */
 	struct node_match *asked;
 	struct internode_comm *endings;
-	struct internode_message *messages;
-	struct internode_message *own; /* between this node's sequencer and this node */
-	bool *lost;		       /* [nodes] */
+	struct internode_packet *open;	  /* for messages of this round: one for each node */
+	struct internode_packet *sending; /* the carrier has them */
+	bool *lost;			  /* [nodes] */
 };
 
 #endif
