@@ -90,8 +90,9 @@ struct kernel_callbacks {
 	/* Whether the kernel is over; fills in its status. `ask`: ask the GPU if nothing else
 	 * reports its end. */
 	bool (*over)(ncclsvc_session *s, struct slot *slot, bool ask);
-	/* Waits for a short time, or until the kernel is over. Yields. */
-	void (*wait)(ncclsvc_session *s, struct slot *slot, uint64_t deadline);
+	/* Waits for a short time, or until the kernel is over. since: when the wait for it began.
+	 * Yields. */
+	void (*wait)(ncclsvc_session *s, struct slot *slot, uint64_t since, uint64_t deadline);
 	/* Asks the GPU for the kernels' progress. Returns whether any has not ended. */
 	bool (*ask)(struct peer *peer);
 	/* The communicator's epoch is over for this member: waiting kernels stop. */

@@ -174,6 +174,7 @@ static bool is_over(enum task_state state)
 
 ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
 {
+	const uint64_t since = now_ns();
 	bool first = true;
 	for (;;) {
 		enum task_state state = task_look(s, task);
@@ -198,7 +199,7 @@ ncclsvc_result task_wait(ncclsvc_session *s, uint64_t task, uint64_t deadline)
 		}
 		struct slot *slot = task_slot(&s->tasks, task);
 		if (slot->peer) {
-			s->kernel_callbacks->wait(s, slot, deadline);
+			s->kernel_callbacks->wait(s, slot, since, deadline);
 			socket_pump(s);
 			continue;
 		}

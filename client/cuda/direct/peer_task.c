@@ -14,11 +14,10 @@
 #include "proto/spin.h"
 #include "proto/task.h"
 
-#define POSTING	      1024	      /* kernels after the one that a thread waits for */
-#define ASK_NS	      UINT64_C(20000) /* interval of a waiting thread's queries */
-#define POLL_NS	      UINT64_C(200000)
-#define SLEEP_NS      UINT64_C(50000)
-#define LOOK_SLEEP_NS UINT64_C(1000000)
+#define POSTING	     1024	     /* kernels after the one that a thread waits for */
+#define ASK_NS	     UINT64_C(20000) /* interval of a waiting thread's queries */
+#define POLL_NS	     UINT64_C(200000)
+#define SLEEP_MAX_NS UINT64_C(1000000) /* between looks */
 
 /* ---- Progress ---- */
 
@@ -252,27 +251,40 @@ static void control_poll(const struct peer *p, uint32_t kernel_seq, uint64_t unt
 		spin_pause();
 }
 
-static void wait(ncclsvc_session *s, struct slot *slot, uint64_t deadline)
+/* Until the next look: polls at first, then sleeps, since nothing wakes the thread. */
+static void pause_between_looks(const struct peer *p, uint32_t kernel_seq, bool posts,
+				uint64_t since, uint64_t deadline)
+{
+	const uint64_t now = now_ns(), waited = now - since;
+	if (waited < POLL_NS) {
+		const uint64_t until = posts ? since + POLL_NS : now + ASK_NS;
+		control_poll(p, kernel_seq, deadline < until ? deadline : until);
+		return;
+	}
+	uint64_t ns = spin_nap_ns(waited, SPIN_NAP_SHARE);
+	ns = ns < SLEEP_MAX_NS ? ns : SLEEP_MAX_NS;
+	ns = deadline - now < ns ? deadline - now : ns;
+	nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+}
+
+static void wait(ncclsvc_session *s, struct slot *slot, uint64_t since, uint64_t deadline)
 {
 	struct peer *p = slot->peer;
-	const uint32_t kernel_seq = slot->kernel_seq;
-	const bool posts = slot->posted;
 	const uint64_t now = now_ns();
 	p->posting = POSTING;
 	if (aborted(p)) { /* until the daemon has given the reason */
-		socket_step(s, deadline < now + LOOK_SLEEP_NS ? deadline : now + LOOK_SLEEP_NS);
+		socket_step(s, deadline < now + SLEEP_MAX_NS ? deadline : now + SLEEP_MAX_NS);
 		return;
 	}
-	if (!posts && now - p->asked_ns > ASK_NS)
+	if (!slot->posted && now - p->asked_ns > ASK_NS)
 		peer_ask(p);
 	if (is_over(p, slot))
 		return;
-	const uint64_t most = posts ? POLL_NS : ASK_NS;
+	const uint32_t kernel_seq = slot->kernel_seq;
+	const bool posts = slot->posted;
 	p->capture->refs++;
 	session_unlock(s);
-	control_poll(p, kernel_seq, deadline < now + most ? deadline : now + most);
-	if (!posted(p, kernel_seq) && now_ns() - now >= POLL_NS)
-		nanosleep(&(struct timespec){.tv_nsec = (long)SLEEP_NS}, NULL);
+	pause_between_looks(p, kernel_seq, posts, since, deadline);
 	session_lock(s);
 	capture_unref(p->capture);
 }
