@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "fake.h"
 
@@ -22,6 +23,9 @@ struct copy {
 /* Words that kernels may write while the host reads them. */
 #define WORDS_MOST 4096
 
+#define PAGE	   4096
+#define ZERO_PAGES (1 << 20) /* bytes from which on it pays */
+
 static void words_out(char *to, const char *from, size_t bytes)
 {
 	for (size_t i = 0; i < bytes; i += 4) {
@@ -31,9 +35,24 @@ static void words_out(char *to, const char *from, size_t bytes)
 	}
 }
 
+/* Most of what is set to zero is never touched otherwise, so whole pages are given back. */
+static void zero(char *to, size_t bytes)
+{
+	const size_t head = -(uintptr_t)to % PAGE,
+		     pages = bytes > head ? (bytes - head) / PAGE * PAGE : 0;
+	if (bytes < ZERO_PAGES || madvise(to + head, pages, MADV_REMOVE)) {
+		memset(to, 0, bytes);
+		return;
+	}
+	memset(to, 0, head);
+	memset(to + head + pages, 0, bytes - head - pages);
+}
+
 static void copy_do(const struct copy *c, char *to, const char *from)
 {
-	if (c->kind == FILL8) {
+	if (c->kind == FILL8 && !c->value) {
+		zero(to, c->bytes);
+	} else if (c->kind == FILL8) {
 		memset(to, (int)c->value, c->bytes);
 	} else if (c->kind == FILL32) {
 		for (size_t i = 0; i < c->bytes; i += 4)
