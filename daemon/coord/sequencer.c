@@ -341,6 +341,28 @@ static bool conclude(struct sequencer *q, struct operation *o)
 
 /* ---- Connected sets ---- */
 
+static bool is_single_collective(const struct request *r)
+{
+	return r->n == 1 && r->entries[0].key.a < 0;
+}
+
+/* One node asks for several collectives that another one has grouped. NCCL might run them in
+ * different ways there, so they wait until a deadline passes, as in one node. */
+static bool groups_differ(const struct request *all)
+{
+	const struct request *a, *b;
+	bool any = false;
+	LL_FOREACH (all, a)
+		any = any || a->n > 1;
+	if (!any)
+		return false;
+	LL_FOREACH (all, a)
+		for (b = is_single_collective(a) ? a->next : NULL; b; b = b->next)
+			if (is_single_collective(b) && b->key.node == a->key.node)
+				return true;
+	return false;
+}
+
 /* Returns the first of all requests that must be launched with r; NULL: some are missing. */
 static struct request *gather(struct sequencer *q, struct request *r)
 {
@@ -365,7 +387,7 @@ static struct request *gather(struct sequencer *q, struct request *r)
 				last = other;
 			}
 		}
-	return r;
+	return groups_differ(r) ? NULL : r;
 }
 
 static int by_order(const struct request *a, const struct request *b)

@@ -25,6 +25,12 @@ static void add_wait(const struct communicator *m, uint32_t rank, bool *asked, n
 	}
 }
 
+/* number: the low half; of the first collective, 0 */
+static bool has_posted(const struct member_progress *p, uint32_t number)
+{
+	return (int32_t)((uint32_t)load(&p->collectives) - number) > 0;
+}
+
 /* The members that have not posted the collective of this task, or the peer of a Send or Recv. */
 static void list_waits(const struct server *s, const struct table_entry *e, ncclsvc_task_info *i)
 {
@@ -41,9 +47,8 @@ static void list_waits(const struct server *s, const struct table_entry *e, nccl
 		add_wait(m, (uint32_t)e->peer, asked, i);
 		return;
 	}
-	uint64_t mine = load(&m->progress[e->rank].collectives);
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (load(&m->progress[k].collectives) < mine)
+		if (!has_posted(&m->progress[k], e->collective))
 			add_wait(m, k, asked, i);
 }
 

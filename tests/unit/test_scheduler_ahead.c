@@ -4,6 +4,7 @@
 #include "scheduler_cluster.h"
 
 #define AHEAD_MAX 16 /* HEAD_MAX of order.c */
+#define LINE	  1  /* timeline */
 
 static int begin_gpus(void **state)
 {
@@ -11,7 +12,8 @@ static int begin_gpus(void **state)
 	return nodes_begin(TRANSPORT_NCCL, NODES, (const uint32_t[])LIST(0, 1, 2));
 }
 
-/* What nodes 1 and 2 have requested: node 0's own requests are not sent. Waits for more. */
+/* Waits until nodes 1 and 2 have sent n requests, and checks that no more follow. (Node 0 sends
+ * none: it leads.) */
 static void requested(unsigned n)
 {
 	await_sent(INTERNODE_REQUEST, n);
@@ -98,7 +100,7 @@ static void the_first_times_out(void **state)
 	(void)state;
 	uint64_t first[NODES], second[NODES];
 	struct svc_record hasty = task_of(1, NCCLSVC_ALL_REDUCE, -1);
-	hasty.timeout_ns = 50000000;
+	hasty.timeout_ns = 1000000000;
 	first[1] = submit_one(1, hasty);
 	second[1] = sum(1);
 	first[2] = sum(2);
@@ -114,6 +116,56 @@ static void the_first_times_out(void **state)
 	usable();
 }
 
+static uint64_t done(uint32_t rank)
+{
+	return atomic_load(&svc_timelines(trainers[rank].ring)[LINE].done);
+}
+
+/* The streams must not pass the first one, which is launched later. */
+static void the_second_fails_first(void **state)
+{
+	(void)state;
+	uint64_t first[NODES], second[NODES];
+	struct svc_record r;
+	for (uint32_t k = 1; k < NODES; k++) {
+		first[k] = submit_one(k, on_timeline(task_of(k, NCCLSVC_ALL_REDUCE, -1), k, LINE));
+		second[k] = submit_one(k, on_timeline(task_of(k, NCCLSVC_ALL_REDUCE, -1), k, LINE));
+	}
+	requested(4);
+	hold_from(2, 0, INTERNODE_PROPOSE);
+	first[0] = submit_one(0, on_timeline(task_of(0, NCCLSVC_ALL_REDUCE, -1), 0, LINE));
+	r = on_timeline(task_of(0, NCCLSVC_ALL_REDUCE, -1), 0, LINE);
+	r.count = 32;
+	second[0] = submit_one(0, r);
+	for (uint32_t k = 0; k < NODES; k++) {
+		ends(k, second[k], NCCLSVC_MISMATCH);
+		assert_int_equal(done(k), 0);
+	}
+	hold(2, 0, false);
+	for (uint32_t k = 0; k < NODES; k++)
+		goes_well(k, first[k]);
+	for (uint32_t k = 0; k < NODES; k++)
+		assert_int_equal(done(k), trainers[k].values[LINE]);
+	usable();
+}
+
+/* NCCL could run a group in another way than single calls. */
+static void one_node_groups_them(void **state)
+{
+	(void)state;
+	hold_from(0, 1, INTERNODE_PREPARE);
+	for (uint32_t k = 1; k < NODES; k++) {
+		sum(k);
+		sum(k);
+	}
+	requested(4);
+	many(0, NCCLSVC_ALL_REDUCE, -1, 2);
+	await_taken(0, 2);
+	quiet_nodes();
+	assert_int_equal(sent_of(INTERNODE_PREPARE), 0);
+	hold(0, 1, false);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -122,6 +174,8 @@ int main(void)
 		CLUSTER_TEST(pairs_wait_for_their_turn, begin_gpus),
 		CLUSTER_TEST(the_first_fails, begin_gpus),
 		CLUSTER_TEST(the_first_times_out, begin_gpus),
+		CLUSTER_TEST(the_second_fails_first, begin_gpus),
+		CLUSTER_TEST(one_node_groups_them, begin_gpus),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

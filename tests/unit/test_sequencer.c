@@ -300,8 +300,8 @@ static void launches_in_the_order_of_requests(void **state)
 /* The order also holds if a request was void and came again after a later one. */
 static void a_new_number_is_no_later_order(void **state)
 {
-	struct request_entry x1 = at(1, 100, 0), y1 = at(1, 100, 1), x2 = at(2, 100, 0),
-			     y2 = at(2, 100, 1);
+	struct request_entry x1 = pair(1, 300, 0, 1), y1 = pair(1, 300, 1, 0),
+			     x2 = pair(2, 300, 0, 1), y2 = pair(2, 300, 1, 0);
 	(void)state;
 	x1.order = x2.order = 1;
 	y1.order = y2.order = 2;

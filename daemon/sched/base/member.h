@@ -47,10 +47,11 @@ struct task {
 	bool published; /* inspection shows it, and its deadline counts */
 	bool decided;	/* a tombstone whose status is that of its collective on every member */
 	uint8_t shown;	/* the state that inspection shows */
-	uint8_t pending_kind;	       /* 0: in no list of pending.c */
-	bool in_flight;		       /* launched on a GPU */
-	bool captured;		       /* started by a captured group */
-	struct set_match *match;       /* of a set: RUNNING, but not launched yet */
+	uint8_t pending_kind;	 /* 0: in no list of pending.c */
+	bool requested;		 /* from the sequencer, which launches it, or says how it fails */
+	bool in_flight;		 /* launched on a GPU */
+	bool captured;		 /* started by a captured group */
+	struct set_match *match; /* of a set: RUNNING, but not launched yet */
 	struct node_match *node_match; /* RUNNING, but waits for other nodes */
 	/* A posted Send or Recv, in its member's offers; prev_offer is NULL if it is in none. */
 	struct task *prev_offer, *next_offer;

@@ -23,35 +23,57 @@ static _Atomic uint64_t *done_of(const struct sched_session *s, uint32_t timelin
 	return &svc_timelines(s->ring)[timeline].done;
 }
 
-void timeline_forget_owed(const struct sched_session *s, uint32_t timeline)
+/* Does a requested task (but not `but`) of the timeline have a smaller value? It may be launched at
+ * any time, and before all others of the member. */
+static bool awaits_launch(const struct member *m, uint32_t timeline, uint64_t value,
+			  const struct task *but)
+{
+	const struct task *t = m ? m->queue : NULL;
+	for (; t && t->stage >= AT_HEAD && !t->group; t = t->next)
+		if (t != but && t->requested && t->record.timeline == timeline &&
+		    t->record.value < value)
+			return true;
+	return false;
+}
+
+void timeline_forget_owed(const struct sched_session *s, const struct member *m, uint32_t timeline)
 {
 	struct line *l = &s->lines[timeline];
-	if (!l->in_flight && atomic_load(done_of(s, timeline)) < l->owed)
+	if (!l->in_flight && atomic_load(done_of(s, timeline)) < l->owed &&
+	    !awaits_launch(m, timeline, l->owed, NULL))
 		l->owed = 0;
 }
 
+/* Whose task has ended, and how. */
+struct ending {
+	const struct member *member;
+	const struct task *task; /* NULL: the record became no task */
+	bool flew;		 /* it has completed on the GPU */
+	bool at_once;		 /* do not wait for tasks that have not */
+};
+
 /* Raises done to the value and to all that is owed: at once, or when no task of the timeline is in
- * flight.
- */
-static void owe(const struct sched_session *s, uint32_t timeline, uint64_t value, bool at_once)
+ * flight, or about to be. */
+static void owe(const struct sched_session *s, uint32_t timeline, uint64_t value,
+		const struct ending *e)
 {
 	struct line *l = s->lines ? &s->lines[timeline] : NULL;
 	if (l && l->owed < value)
 		l->owed = value;
-	if (!l || at_once || !l->in_flight)
+	if (!l || e->at_once ||
+	    (!l->in_flight && !awaits_launch(e->member, timeline, l->owed, e->task)))
 		raise(done_of(s, timeline), l ? l->owed : value);
 }
 
-/* A task of the timeline has ended. flew: it has completed on the GPU; at_once: do not wait for
- * tasks that have not. */
-static void end(const struct sched_session *s, const struct svc_record *r, bool flew, bool at_once)
+/* A task of the timeline has ended. */
+static void end(const struct sched_session *s, const struct svc_record *r, const struct ending *e)
 {
 	const bool captured = r->flags & SVC_TASK_CAPTURED_GROUP;
-	if (s->lines && !flew)
-		timeline_forget_owed(s, r->timeline);
-	owe(s, r->timeline, captured ? SVC_CAPTURED_GROUP_DEAD : r->value, at_once);
+	if (s->lines && !e->flew)
+		timeline_forget_owed(s, e->member, r->timeline);
+	owe(s, r->timeline, captured ? SVC_CAPTURED_GROUP_DEAD : r->value, e);
 	/* Later tasks in flight have greater values, and may wait for this one's stream. */
-	if (flew && !captured)
+	if (e->flew && !captured)
 		raise(done_of(s, r->timeline), r->value);
 }
 
@@ -85,9 +107,14 @@ static bool is_staged(const struct member *m)
 	return m->device >= 0 && !(m->comm->transport->flags & TRANSPORT_ON_STREAMS);
 }
 
+void timeline_admitted(const struct task *t)
+{
+	if (t->session->lines)
+		timeline_forget_owed(t->session, t->member, t->record.timeline);
+}
+
 void timeline_flies(const struct task *t)
 {
-	timeline_forget_owed(t->session, t->record.timeline);
 	t->session->lines[t->record.timeline].in_flight++;
 }
 
@@ -98,7 +125,8 @@ void timeline_ended(const struct task *t, bool well)
 	if (t->comm && is_staged(t->member))
 		end_staged(t->session, &t->record, t->member, t);
 	else if (t->session->ring && !(t->in_flight && t->tombstone))
-		end(t->session, &t->record, t->in_flight, false);
+		end(t->session, &t->record,
+		    &(struct ending){.member = t->member, .task = t, .flew = t->in_flight});
 }
 
 void timeline_landed(const struct task *t)
@@ -107,31 +135,35 @@ void timeline_landed(const struct task *t)
 	/* The GPU may just have written a smaller value than its stream was told. */
 	if (t->tombstone || (t->record.flags & SVC_TASK_CAPTURED_GROUP &&
 			     t->session->lines[t->record.timeline].owed >= SVC_CAPTURED_GROUP_DEAD))
-		end(t->session, &t->record, true, t->comm->released);
+		end(t->session, &t->record,
+		    &(struct ending){.member = t->member,
+				     .task = t,
+				     .flew = true,
+				     .at_once = t->comm->released});
 }
 
-/* The session that submits with timelines; NULL: none on a staged communicator. */
-static const struct member *staged_member(const struct sched_session *s, const struct svc_record *r)
+/* Whose record it is; NULL: nobody's. */
+static const struct member *member_of_record(const struct sched_session *s,
+					     const struct svc_record *r)
 {
 	const struct handle *h = r->comm < s->nhandles ? &s->handles[r->comm] : NULL;
-	const struct member *m = h && h->comm ? &h->comm->members[h->rank] : NULL;
-	return m && is_staged(m) ? m : NULL;
+	return h && h->comm ? &h->comm->members[h->rank] : NULL;
 }
 
 void timeline_refused(const struct sched_session *s, const struct svc_record *r)
 {
 	if (!(r->flags & SVC_TASK_TIMELINE) || r->timeline >= SVC_TIMELINES)
 		return;
-	const struct member *m = staged_member(s, r);
-	if (m)
+	const struct member *m = member_of_record(s, r);
+	if (m && is_staged(m))
 		end_staged(s, r, m, NULL);
 	else
-		end(s, r, false, false);
+		end(s, r, &(struct ending){.member = m});
 }
 
 void timeline_kill(const struct sched_session *s, uint32_t timeline)
 {
-	owe(s, timeline, SVC_CAPTURED_GROUP_DEAD, false);
+	owe(s, timeline, SVC_CAPTURED_GROUP_DEAD, &(struct ending){0});
 }
 
 void timeline_release(struct comm *c)
@@ -141,7 +173,11 @@ void timeline_release(struct comm *c)
 	for (uint32_t k = 0; k < c->nranks; k++)
 		DL_FOREACH (c->members[k].in_flight, t)
 			if (t->record.timeline)
-				end(t->session, &t->record, true, true);
+				end(t->session, &t->record,
+				    &(struct ending){.member = t->member,
+						     .task = t,
+						     .flew = true,
+						     .at_once = true});
 }
 
 bool timeline_input_there(const struct task *t)

@@ -5,12 +5,12 @@
  *
  *   done only rises, and passes a task's value only when no operation that the stream waits for
  *   with it can still write to its memory. So the value of a task that fails before its launch is
- *   owed while others of its timeline are in flight, and done is raised after the last of them;
- *   only a release (below) does not wait. If a captured task (proto/wire_task.h) fails, done is
- *   raised to a value that no stream takes back. done is raised once per task: when its client is
- *   told or, for a launched task, when it completes; if the GPU has written a smaller value
- *   meanwhile, done is raised again then. ready is raised only for a task whose trainer no longer
- *   does so. */
+ *   owed while others of its timeline are in flight, or earlier ones wait for the sequencer to
+ *   launch them, and done is raised after the last of them; only a release (below) does not wait.
+ * If a captured task (proto/wire_task.h) fails, done is raised to a value that no stream takes
+ * back. done is raised once per task: when its client is told or, for a launched task, when it
+ * completes; if the GPU has written a smaller value meanwhile, done is raised again then. ready is
+ * raised only for a task whose trainer no longer does so. */
 #ifndef SCHED_TIMELINE_H
 #define SCHED_TIMELINE_H
 
@@ -18,10 +18,12 @@
 
 /* Reserves the resources for a session's timelines. */
 void timeline_reserve(struct sched_session *s);
-/* No task of it is in flight, so all that is owed has been raised, or the timeline belongs to
- * another stream by now. */
-void timeline_forget_owed(const struct sched_session *s, uint32_t timeline);
+/* If no task of it is in flight, or about to be, all that is owed has been raised, or the timeline
+ * belongs to another stream by now. m: whose tasks use it; NULL: nobody's. */
+void timeline_forget_owed(const struct sched_session *s, const struct member *m, uint32_t timeline);
 /* An event of a task with a timeline: it ... */
+/* ... is put into its member's queue, or plan; */
+void timeline_admitted(const struct task *t);
 /* ... is launched on a GPU; */
 void timeline_flies(const struct task *t);
 /* ... has ended for its client (before its completion, if it is in flight and its epoch has ended);

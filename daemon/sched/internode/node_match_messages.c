@@ -67,7 +67,10 @@ static void show_posted(const struct node_match *j, uint32_t node_index)
 	for (uint32_t i = 0; j->key.a < 0 && i < s->counts[node_index]; i++) {
 		struct member_progress *progress =
 			c->members[s->ranks[s->first[node_index] + i]].progress;
-		atomic_store_explicit(&progress->collectives, j->key.seq + 1, memory_order_relaxed);
+		if (atomic_load_explicit(&progress->collectives, memory_order_relaxed) <=
+		    j->key.seq)
+			atomic_store_explicit(&progress->collectives, j->key.seq + 1,
+					      memory_order_relaxed);
 	}
 }
 

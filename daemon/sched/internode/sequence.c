@@ -133,8 +133,9 @@ void sequence_request(struct scheduler *sched, bool fits)
 	for (uint32_t i = 0; i < sched->sets->nvisited; i++) {
 		struct task *t = sched->sets->visited[i];
 		t->match->request = r;
-		member_make_ready(sched,
-				  member_of(t)); /* the next one need not wait for the answer */
+		t->requested = true;
+		/* The next one need not wait for the answer. */
+		member_make_ready(sched, member_of(t));
 		if (speaks(t))
 			node_match_entry(t->node_match, &r->entries[r->n++]);
 	}
@@ -188,6 +189,8 @@ void sequence_void(struct scheduler *sched, struct launch_request *r)
 	DL_FOREACH (sched->sets->matched, m)
 		if (m->request == r) {
 			m->request = NULL;
+			for (uint32_t i = 0; i < m->ntasks; i++)
+				m->tasks[i]->requested = false;
 			set_look(sched, m); /* may be launched by another request */
 		}
 	sched->sets->changed = true;

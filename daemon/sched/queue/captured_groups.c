@@ -111,7 +111,7 @@ static const char *refusal(const struct scheduler *sched, const struct task *t, 
 {
 	const struct sched_session *s = t->session;
 	const struct line *l = &s->lines[t->record.timeline];
-	timeline_forget_owed(s, t->record.timeline);
+	timeline_forget_owed(s, t->member, t->record.timeline);
 	*result = NCCLSVC_INVALID_ARGUMENT;
 	if (l->owed >= SVC_CAPTURED_GROUP_DEAD || (l->comm && l->member != t->member))
 		return "the timeline's captured groups belonged to another communicator, or to an "

@@ -6,8 +6,8 @@
  * they are posted in order, and match the other members' posted tasks: a collective when all
  * members have posted theirs, a Send when its Recv is posted. When all tasks of the head have
  * ended, the next ones have their turn. Collectives that wait only for the sequencer's answer let
- * the next one join the head, since the sequencer keeps them in order. Only `order_move_ready`
- * advances a queue, so nothing here recurses.
+ * the next one join the head: all nodes request them in the same order, and so they are launched.
+ * Only `order_move_ready` advances a queue, so nothing here recurses.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +21,11 @@
 #include "sched/base/status.h"
 #include "sched/base/task_state.h"
 #include "sched/base/tasks.h"
+#include "sched/base/timeline.h"
 #include "set.h"
 
 #define INPUTS_PER_ROUND 256
-#define HEAD_MAX	 16 /* collectives that wait for the sequencer; more bring nothing */
+#define HEAD_MAX	 16 /* single collectives in a head; a longer head gains nothing */
 
 static bool input_ready(const struct task *t)
 {
@@ -89,10 +90,10 @@ static void post_head(struct scheduler *sched, struct member *m)
 		post(sched, t);
 }
 
-/* These tasks' turn has come: t, or all of its group. */
+/* Gives t its turn, or all of its group. */
 static void add_to_head(struct scheduler *sched, struct member *m, struct task *t)
 {
-	const uint32_t group = t->group;
+	const uint32_t group = t->group, before = m->head_tasks;
 	do {
 		struct task **unposted = &m->unposted[svc_op_is_p2p(t->record.op)];
 		if (!*unposted)
@@ -102,7 +103,7 @@ static void add_to_head(struct scheduler *sched, struct member *m, struct task *
 		task_show(sched, t);
 		t = t->next;
 	} while (t && group && t->group == group);
-	sched->steps += m->head_tasks;
+	sched->steps += m->head_tasks - before;
 }
 
 static bool is_single_collective(const struct task *t)
@@ -110,18 +111,18 @@ static bool is_single_collective(const struct task *t)
 	return !t->group && !svc_op_is_p2p(t->record.op);
 }
 
-/* The next task to join the head: a head that is empty takes any. NULL: none may. */
+/* The next task to join the head; an empty head takes any task. NULL: none may join. */
 static struct task *next_in_turn(const struct member *m)
 {
-	struct task *last = m->queue;
-	if (!m->head_tasks || !last)
-		return last;
-	if (m->head_tasks >= HEAD_MAX || !is_single_collective(last))
+	struct task *first = m->queue, *last = first;
+	if (!m->head_tasks || !first)
+		return first;
+	if (m->head_tasks >= HEAD_MAX || !is_single_collective(first))
 		return NULL;
 	for (uint32_t i = 1; i < m->head_tasks; i++)
 		last = last->next;
-	return set_is_requested(last) && last->next && is_single_collective(last->next) ? last->next
-											: NULL;
+	return last->requested && last->next && is_single_collective(last->next) ? last->next
+										 : NULL;
 }
 
 /* Every member has its turn, all tasks are posted, and none matches: no member can ever continue.
@@ -219,6 +220,8 @@ void order_admit(struct scheduler *sched, struct task *t)
 	t->seq = m->submitted++;
 	atomic_store_explicit(&m->progress->submitted, m->submitted, memory_order_relaxed);
 	t->comm->pending++;
+	if (t->record.timeline)
+		timeline_admitted(t);
 	task_pin(t, 1);
 	tasks_publish_later(sched, t);
 }

@@ -44,11 +44,6 @@ void set_leave(struct scheduler *sched, struct task *t);
 /* t has matched, but part of its group or of its peers' groups has not: it may still fail, with
  * everything that it matched. */
 bool set_may_fail(struct scheduler *sched, struct task *t);
-/* Does t wait only for the sequencer, which all nodes ask in the order of their members' queues? */
-static inline bool set_is_requested(const struct task *t)
-{
-	return t->match && t->match->request;
-}
 /* The match is no longer to be launched; the caller ends its tasks, and frees it. */
 void set_remove(struct scheduler *sched, struct set_match *m);
 /* Likewise, and frees it. */

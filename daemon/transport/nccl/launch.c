@@ -18,7 +18,7 @@
 #include "transport/device/device.h"
 
 /* Per member. A launch blocks its worker when the driver's queues are full, and then no operation
- * could be aborted any more. */
+ * could be aborted any more. Collectives that are requested ahead (order.c) may come on top. */
 #define IN_FLIGHT_MAX 64
 
 struct slot_progress *nccl_progress(const struct scheduler *sched, const struct member *m)
