@@ -74,7 +74,7 @@ static void arrive(void *arg)
 	node_turn(m->to);
 }
 
-static void say_one(struct internode_header *h, const char *body, uint32_t node)
+static void say_one(const struct internode_header *h, const char *body, uint32_t node)
 {
 	struct message *m = make(sizeof(*m) + HEADER + h->bytes), **arg;
 	uint64_t *to = &last[node_now][node], when = now_ns + late[node_now][node] + delay();
@@ -102,6 +102,8 @@ static int say(const void *from, size_t bytes, int node, void *cookie)
 	(void)cookie;
 	while ((body = internode_next(&at, &bytes, &h)))
 		say_one(&h, body, (uint32_t)node);
+	if (bytes)
+		abort();
 	return 1;
 }
 

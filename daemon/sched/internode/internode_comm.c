@@ -114,7 +114,6 @@ static struct internode_packet *new_packet(uint32_t node, size_t room)
 /* A lost packet is not missed for long: either its node is lost, or a deadline passes. */
 static void keep_until_sent(struct scheduler *sched, struct internode_packet *p, int sent)
 {
-	table_count(&sched->table.messages, 1);
 	if (sent) { /* done, or not sent */
 		free(p);
 		return;
@@ -123,14 +122,24 @@ static void keep_until_sent(struct scheduler *sched, struct internode_packet *p,
 	sched->internode->flights++;
 }
 
-static void send_packet(struct scheduler *sched, struct internode_packet *p)
+struct internode_packet *internode_comm_take_packet(struct scheduler *sched, uint32_t node)
 {
+	struct internode_packet *p;
+	DL_SEARCH_SCALAR(sched->internode->open, p, node, node);
+	if (!p)
+		return NULL;
 	DL_DELETE(sched->internode->open, p);
-	if (sched->internode->lost[p->node])
-		free(p);
-	else
-		keep_until_sent(sched, p,
-				sched->config.carrier->say(p->data, p->bytes, (int)p->node, p));
+	if (sched->internode->newest[node] == p)
+		sched->internode->newest[node] = NULL;
+	return p;
+}
+
+static void send_packet(struct scheduler *sched, uint32_t node)
+{
+	struct internode_packet *p = internode_comm_take_packet(sched, node);
+	struct internode_packet *less = realloc(p, sizeof(*p) + p->bytes);
+	p = less ? less : p;
+	keep_until_sent(sched, p, sched->config.carrier->say(p->data, p->bytes, (int)p->node, p));
 }
 
 void internode_comm_flush(struct scheduler *sched)
@@ -138,26 +147,17 @@ void internode_comm_flush(struct scheduler *sched)
 	struct internode_packet *p, *next;
 	DL_FOREACH_SAFE (sched->internode->open, p, next)
 		if (p->node != sched->config.node)
-			send_packet(sched, p);
-}
-
-struct internode_packet *internode_comm_own(const struct scheduler *sched)
-{
-	struct internode_packet *p;
-	DL_SEARCH_SCALAR(sched->internode->open, p, node, sched->config.node);
-	return p;
+			send_packet(sched, p->node);
 }
 
 /* Where the next message to that node goes. */
 static struct internode_packet *packet_with_room(struct scheduler *sched, uint32_t node,
 						 size_t bytes)
 {
-	struct internode_packet *p, *last = NULL;
-	DL_FOREACH (sched->internode->open, p)
-		last = p->node == node ? p : last;
-	if (last && bytes <= CARRIER_MESSAGE_MAX - last->bytes)
-		return last;
-	p = new_packet(node, CARRIER_MESSAGE_MAX);
+	struct internode_packet *p = sched->internode->newest[node];
+	if (p && bytes <= CARRIER_MESSAGE_MAX - p->bytes)
+		return p;
+	p = sched->internode->newest[node] = new_packet(node, CARRIER_MESSAGE_MAX);
 	DL_APPEND(sched->internode->open, p);
 	return p;
 }
@@ -172,6 +172,10 @@ static void send_to(struct scheduler *sched, uint32_t node, struct internode_hea
 		    const void *body, const void *more, size_t more_bytes)
 {
 	static const char zeros[8];
+	if (sched->internode->lost[node])
+		return;
+	if (node != sched->config.node)
+		table_count(&sched->table.messages, 1);
 	const size_t padding = -(sizeof(*h) + h->bytes) % 8;
 	struct internode_packet *p = packet_with_room(sched, node, sizeof(*h) + h->bytes + padding);
 	h->magic = INTERNODE_MAGIC;
@@ -204,6 +208,7 @@ void internode_comm_send_node(struct scheduler *sched, uint32_t node,
 void internode_comm_refuse_credit(struct scheduler *sched, int node, int32_t tag)
 {
 	struct internode_packet *p = new_packet((uint32_t)node, 0);
+	table_count(&sched->table.messages, 1);
 	keep_until_sent(sched, p, sched->config.carrier->send(NULL, 0, node, tag, p));
 }
 

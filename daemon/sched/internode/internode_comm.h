@@ -155,9 +155,9 @@ struct internode_packet {
  * or it is not valid. */
 static inline const char *internode_next(const char **at, size_t *bytes, struct internode_header *h)
 {
-	const char *body = *at + sizeof(*h);
 	if (*bytes < sizeof(*h))
 		return NULL;
+	const char *body = *at + sizeof(*h);
 	memcpy(h, *at, sizeof(*h));
 	if (h->magic != INTERNODE_MAGIC || h->bytes > *bytes - sizeof(*h))
 		return NULL;
@@ -191,7 +191,7 @@ void internode_comm_give_up(struct scheduler *sched, struct comm *c, int result,
 			    uint32_t node_index);
 /* Likewise; node: its number in the cluster, -1: none. */
 void internode_comm_give_up_for(struct scheduler *sched, struct comm *c, int result, int32_t node);
-/* Sends a message to that node, with others of this round. */
+/* Queues a message for that node; it is sent with the others of this round. */
 void internode_comm_send(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			 enum internode_kind kind, const struct operation_key *key,
 			 const void *body, size_t bytes, const void *more, size_t more_bytes);
@@ -200,12 +200,12 @@ bool internode_comm_all_left(const struct internode_comm *s, uint32_t node_index
 /* Answers an unused credit with an empty message. */
 void internode_comm_refuse_credit(struct scheduler *sched, int node, int32_t tag);
 
-/* Likewise to any node; this node handles its own messages a little later. */
+/* Like internode_comm_send, to any node; this node handles its own messages a little later. */
 void internode_comm_send_node(struct scheduler *sched, uint32_t node,
 			      const struct internode_header *h, const void *body);
-/* The round ends: the carrier gets the packets. */
+/* At the end of a round: hands the packets for other nodes to the carrier. */
 void internode_comm_flush(struct scheduler *sched);
-/* This node's first packet to itself; NULL: none. */
-struct internode_packet *internode_comm_own(const struct scheduler *sched);
+/* Takes the oldest packet for that node, which the caller frees; NULL: none. */
+struct internode_packet *internode_comm_take_packet(struct scheduler *sched, uint32_t node);
 
 #endif

@@ -19,8 +19,8 @@
 #include "sequence.h"
 #include "unexpected.h"
 
-#define PACKETS_PER_TURN 64
-#define DONE_PER_TURN	 32
+#define MESSAGES_PER_TURN 64
+#define DONE_PER_TURN	  32
 
 /* A deadlock that this node has broken is the reason, even if another node has yet to answer. */
 static const ncclsvc_status *end_of(const struct node_match *j)
@@ -192,13 +192,16 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 		node_match_take_message(sched, s, node_index, h, body);
 }
 
-static void take_packet(struct scheduler *sched, const char *at, size_t bytes, int node)
+/* Returns how many messages it held. */
+static int take_packet(struct scheduler *sched, const char *at, size_t bytes, int node)
 {
 	struct internode_header h;
 	const char *body;
-	while ((body = internode_next(&at, &bytes, &h)))
+	int n = 0;
+	for (; (body = internode_next(&at, &bytes, &h)); n++)
 		if (h.kind >= INTERNODE_READY && h.kind < INTERNODE_END)
 			internode_comm_dispatch(sched, &h, body, node);
+	return n;
 }
 
 /* What this node and its sequencer have sent each other. */
@@ -206,8 +209,7 @@ static bool receive_own(struct scheduler *sched)
 {
 	struct internode_packet *p;
 	bool any = false;
-	for (; (p = internode_comm_own(sched)); any = true) {
-		DL_DELETE(sched->internode->open, p);
+	for (; (p = internode_comm_take_packet(sched, sched->config.node)); any = true) {
 		take_packet(sched, p->data, p->bytes, (int)p->node);
 		free(p);
 	}
@@ -219,11 +221,11 @@ static bool receive(struct scheduler *sched)
 	const char *packet;
 	size_t bytes;
 	int node, n = 0;
-	for (; n < PACKETS_PER_TURN && (packet = sched->config.carrier->hear(&bytes, &node)); n++) {
-		if (!n)
+	while (n < MESSAGES_PER_TURN && (packet = sched->config.carrier->hear(&bytes, &node))) {
+		if (!n++)
 			sched->now = clock_now();
 		if (!sched->internode->lost[node])
-			take_packet(sched, packet, bytes, node);
+			n += take_packet(sched, packet, bytes, node);
 	}
 	return n > 0;
 }
@@ -316,6 +318,8 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 	struct internode_comm *s, *next_comm;
 	struct internode_packet *p, *next;
 	sched->internode->lost[node] = true;
+	while ((p = internode_comm_take_packet(sched, node)))
+		free(p);
 	DL_FOREACH_SAFE (sched->internode->sending, p, next) {
 		if (p->node != node)
 			continue;
@@ -350,6 +354,7 @@ void internode_comm_finish_all(struct scheduler *sched)
 		return;
 	free_packets(n->sending);
 	free_packets(n->open);
+	free(n->newest);
 	free(n->lost);
 	free(n);
 }
@@ -423,5 +428,8 @@ bool internode_comm_init_all(struct scheduler *sched)
 	if (!sched->internode)
 		return false;
 	sched->internode->lost = calloc(sched->config.nodes + 1, sizeof(*sched->internode->lost));
-	return sched->internode->lost && unexpected_init(sched) && sequence_init(sched);
+	sched->internode->newest =
+		calloc(sched->config.nodes + 1, sizeof(struct internode_packet *));
+	return sched->internode->lost && sched->internode->newest && unexpected_init(sched) &&
+	       sequence_init(sched);
 }

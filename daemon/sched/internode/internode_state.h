@@ -20,9 +20,11 @@ struct internode_state {
 	uint64_t deadlock_ns;	      /* when to check for deadlocks */
 	struct node_match *asked;
 	struct internode_comm *endings;
-	struct internode_packet *open;	  /* for messages of this round: one for each node */
-	struct internode_packet *sending; /* the carrier has them */
-	bool *lost;			  /* [nodes] */
+	/* Messages not sent yet, this node's own too: for each node one packet, or more if they do
+	 * not fit; and each node's newest. */
+	struct internode_packet *open, **newest; /* [nodes] */
+	struct internode_packet *sending;	 /* the carrier has them */
+	bool *lost;				 /* [nodes] */
 };
 
 #endif
