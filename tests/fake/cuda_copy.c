@@ -24,7 +24,7 @@ struct copy {
 #define WORDS_MOST 4096
 
 #define PAGE	   4096
-#define ZERO_PAGES (1 << 20) /* bytes from which on it pays */
+#define REMOVE_MIN (1 << 20) /* from this size on, removing pages is faster than memset */
 
 static void words_out(char *to, const char *from, size_t bytes)
 {
@@ -35,17 +35,17 @@ static void words_out(char *to, const char *from, size_t bytes)
 	}
 }
 
-/* Most of what is set to zero is never touched otherwise, so whole pages are given back. */
+/* Most zeroed memory is never touched again, so its whole pages are returned to the kernel. */
 static void zero(char *to, size_t bytes)
 {
 	const size_t head = -(uintptr_t)to % PAGE,
-		     pages = bytes > head ? (bytes - head) / PAGE * PAGE : 0;
-	if (bytes < ZERO_PAGES || madvise(to + head, pages, MADV_REMOVE)) {
+		     whole = bytes > head ? (bytes - head) / PAGE * PAGE : 0;
+	if (bytes < REMOVE_MIN || madvise(to + head, whole, MADV_REMOVE)) {
 		memset(to, 0, bytes);
 		return;
 	}
 	memset(to, 0, head);
-	memset(to + head + pages, 0, bytes - head - pages);
+	memset(to + head + whole, 0, bytes - head - whole);
 }
 
 static void copy_do(const struct copy *c, char *to, const char *from)

@@ -168,9 +168,9 @@ static void print_part(int fd, off_t from, size_t bytes)
 		print_indented(start, (size_t)(n - (start - text)));
 }
 
-/* Prints the last bytes of a file, from the start of a line; and first its beginning, where a test
- * says why it failed. */
-static void print_tail(const char *path, size_t bytes)
+/* Prints a file's beginning, where a test says why it failed, and its last bytes from the start of
+ * a line. */
+static void print_ends(const char *path, size_t bytes)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
@@ -208,7 +208,7 @@ static void ask_ctl(const char *command)
 		printf("    (it does not answer)\n");
 	}
 	close(fd);
-	print_tail(path, 6000);
+	print_ends(path, 6000);
 	unlink(path);
 }
 
@@ -262,7 +262,7 @@ static void explain_hang(pid_t group)
 	ask_ctl("tasks");
 	ask_ctl("why");
 	printf("    the daemon's log:\n");
-	print_tail(shared_page->daemon.log, 6000);
+	print_ends(shared_page->daemon.log, 6000);
 }
 
 /* ---- One test ---- */
@@ -301,7 +301,7 @@ static void judge(const struct gpu_test *test, uint64_t begin, int status, const
 		snprintf(why, sizeof(why), "a stand-in was misused");
 	tally->failed++;
 	print_result("FAIL", test, begin, why);
-	print_tail(log, 12000);
+	print_ends(log, 12000);
 }
 
 static void begin_fake(char *dir, size_t size)
@@ -331,7 +331,7 @@ void runner_run(const struct gpu_test *test, struct tally *tally)
 		tally->failed++;
 		print_result("FAIL", test, begin, "timed out");
 		explain_hang(pid);
-		print_tail(log, 12000);
+		print_ends(log, 12000);
 		kill(-pid, SIGKILL);
 		waitpid(pid, &status, 0);
 	} else {

@@ -346,7 +346,7 @@ static void unused_memory(struct scene *s, uint64_t *unused)
 	ranks_end(ranks, s->n);
 }
 
-/* NCCL takes its time to abort one. */
+/* NCCL needs some time to abort a communicator. */
 static void await_one_comm(struct scene *s, int gpu)
 {
 	uint64_t end = now_ns() + limit_ms(ABORT_MS) * 1000000ull;

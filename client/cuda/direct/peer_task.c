@@ -251,7 +251,8 @@ static void control_poll(const struct peer *p, uint32_t kernel_seq, uint64_t unt
 		spin_pause();
 }
 
-/* Until the next look: polls at first, then sleeps, since nothing wakes the thread. */
+/* Waits until the next look. Nothing wakes the thread, so it polls at first, and then sleeps longer
+ * and longer. */
 static void pause_between_looks(const struct peer *p, uint32_t kernel_seq, bool posts,
 				uint64_t since, uint64_t deadline)
 {
@@ -263,6 +264,8 @@ static void pause_between_looks(const struct peer *p, uint32_t kernel_seq, bool 
 	}
 	uint64_t ns = spin_nap_ns(waited, SPIN_NAP_SHARE);
 	ns = ns < SLEEP_MAX_NS ? ns : SLEEP_MAX_NS;
+	if (now >= deadline)
+		return;
 	ns = deadline - now < ns ? deadline - now : ns;
 	nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 }
