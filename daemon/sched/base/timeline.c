@@ -109,7 +109,7 @@ static bool is_staged(const struct member *m)
 
 void timeline_admitted(const struct task *t)
 {
-	if (t->session->lines)
+	if (t->session->lines && !is_staged(t->member))
 		timeline_forget_owed(t->session, t->member, t->record.timeline);
 }
 

@@ -7,10 +7,10 @@
  *   with it can still write to its memory. So the value of a task that fails before its launch is
  *   owed while others of its timeline are in flight, or earlier ones wait for the sequencer to
  *   launch them, and done is raised after the last of them; only a release (below) does not wait.
- * If a captured task (proto/wire_task.h) fails, done is raised to a value that no stream takes
- * back. done is raised once per task: when its client is told or, for a launched task, when it
- * completes; if the GPU has written a smaller value meanwhile, done is raised again then. ready is
- * raised only for a task whose trainer no longer does so. */
+ *   If a captured task (proto/wire_task.h) fails, done is raised to a value that no stream takes
+ *   back. done is raised once per task: when its client is told or, for a launched task, when it
+ *   completes; if the GPU has written a smaller value meanwhile, done is raised again then. ready
+ *   is raised only for a task whose trainer no longer does so. */
 #ifndef SCHED_TIMELINE_H
 #define SCHED_TIMELINE_H
 
