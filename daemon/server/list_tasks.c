@@ -25,7 +25,7 @@ static void add_wait(const struct communicator *m, uint32_t rank, bool *asked, n
 	}
 }
 
-/* number: the low half; of the first collective, 0 */
+/* Has the rank come to its collective of that number? number: the low half; the first one's is 0 */
 static bool has_posted(const struct member_progress *p, uint32_t number)
 {
 	return (int32_t)((uint32_t)load(&p->collectives) - number) > 0;

@@ -262,10 +262,10 @@ static void pause_between_looks(const struct peer *p, uint32_t kernel_seq, bool 
 		control_poll(p, kernel_seq, deadline < until ? deadline : until);
 		return;
 	}
-	uint64_t ns = spin_nap_ns(waited, SPIN_NAP_SHARE);
-	ns = ns < SLEEP_MAX_NS ? ns : SLEEP_MAX_NS;
 	if (now >= deadline)
 		return;
+	uint64_t ns = spin_nap_ns(waited, SPIN_NAP_SHARE);
+	ns = ns < SLEEP_MAX_NS ? ns : SLEEP_MAX_NS;
 	ns = deadline - now < ns ? deadline - now : ns;
 	nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 }

@@ -44,12 +44,12 @@ void timeline_forget_owed(const struct sched_session *s, const struct member *m,
 		l->owed = 0;
 }
 
-/* Whose task has ended, and how. */
+/* How a task of a timeline has ended, or a record that became none. */
 struct ending {
-	const struct member *member;
-	const struct task *task; /* NULL: the record became no task */
-	bool flew;		 /* it has completed on the GPU */
-	bool at_once;		 /* do not wait for tasks that have not */
+	const struct member *member; /* whose it was; NULL: not known */
+	const struct task *task;     /* NULL: the record became no task */
+	bool flew;		     /* it has completed on the GPU */
+	bool at_once;		     /* do not wait for tasks that have not */
 };
 
 /* Raises done to the value and to all that is owed: at once, or when no task of the timeline is in
@@ -142,7 +142,7 @@ void timeline_landed(const struct task *t)
 				     .at_once = t->comm->released});
 }
 
-/* Whose record it is; NULL: nobody's. */
+/* The member that submitted the record; NULL: its communicator does not exist. */
 static const struct member *member_of_record(const struct sched_session *s,
 					     const struct svc_record *r)
 {

@@ -19,7 +19,7 @@
 /* Reserves the resources for a session's timelines. */
 void timeline_reserve(struct sched_session *s);
 /* If no task of it is in flight, or about to be, all that is owed has been raised, or the timeline
- * belongs to another stream by now. m: whose tasks use it; NULL: nobody's. */
+ * belongs to another stream by now. m: the member whose tasks use it; NULL: none. */
 void timeline_forget_owed(const struct sched_session *s, const struct member *m, uint32_t timeline);
 /* An event of a task with a timeline: it ... */
 /* ... is put into its member's queue, or plan; */

@@ -204,7 +204,7 @@ static int take_packet(struct scheduler *sched, const char *at, size_t bytes, in
 	return n;
 }
 
-/* What this node and its sequencer have sent each other. */
+/* Takes the messages that this node and its own sequencer have sent each other. */
 static bool receive_own(struct scheduler *sched)
 {
 	struct internode_packet *p;
