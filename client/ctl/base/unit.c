@@ -2,7 +2,6 @@
 #include "unit.h"
 
 #ifdef HAVE_SYSTEMD
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,6 @@
 #define UNITS	       "/org/freedesktop/systemd1/unit/"
 #define SOCKET_UNIT    UNITS "ncclsvcd_2esocket"
 #define SERVICE_UNIT   UNITS "ncclsvcd_2eservice"
-#define ANSWER_US      UINT64_C(1000000)
 
 /* Compares files: a socket can have several links, and its directory several names. */
 static bool is_same(const char *path, const struct stat *socket)
@@ -65,12 +63,12 @@ static const char *would_start(sd_bus *bus, const struct stat *socket)
 }
 
 static bool ask(int (*connect)(sd_bus **bus), const char *option, const struct stat *socket,
-		char *text, size_t size)
+		uint64_t timeout_ns, char *text, size_t size)
 {
 	sd_bus *bus = NULL;
 	const char *state = NULL;
 	if (connect(&bus) >= 0) {
-		sd_bus_set_method_call_timeout(bus, ANSWER_US);
+		sd_bus_set_method_call_timeout(bus, timeout_ns / 1000);
 		state = would_start(bus, socket);
 	}
 	sd_bus_close_unref(bus);
@@ -80,20 +78,21 @@ static bool ask(int (*connect)(sd_bus **bus), const char *option, const struct s
 	return state != NULL;
 }
 
-bool unit_is_stopped(const char *socket, char *text, size_t size)
+bool unit_is_stopped(const char *socket, uint64_t timeout_ns, char *text, size_t size)
 {
 	struct stat st;
 	if (stat(socket, &st))
 		return false;
-	return ask(sd_bus_open_system, "", &st, text, size) ||
-	       ask(sd_bus_open_user, "--user ", &st, text, size);
+	return ask(sd_bus_open_system, "", &st, timeout_ns, text, size) ||
+	       ask(sd_bus_open_user, "--user ", &st, timeout_ns, text, size);
 }
 
 #else
 
-bool unit_is_stopped(const char *socket, char *text, size_t size)
+bool unit_is_stopped(const char *socket, uint64_t timeout_ns, char *text, size_t size)
 {
 	(void)socket;
+	(void)timeout_ns;
 	(void)text;
 	(void)size;
 	return false;
