@@ -56,6 +56,10 @@ configure() {
 	rm -f "$log"
 }
 
+# Everything with sanitizers, in build-sanitized/: clang's warnings at -O3, the tests that run so, and the fuzz targets.
+sanitized=(--buildtype=release -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false -Dmpi=disabled
+	-Dman=disabled)
+
 # compile DIR [TARGET...]: prints nothing unless it fails.
 compile() {
 	local dir=$1 log
