@@ -58,7 +58,7 @@ configure() {
 
 # Everything with sanitizers, in build-sanitized/: clang's warnings at -O3, the tests that run so, and the fuzz targets.
 sanitized=(--buildtype=release -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false -Dmpi=disabled
-	-Dman=disabled)
+	-Dman=disabled -Dc_args=-fno-sanitize-recover=all)
 
 # compile DIR [TARGET...]: prints nothing unless it fails.
 compile() {
