@@ -57,6 +57,7 @@ configure() {
 }
 
 # Everything with sanitizers, in build-sanitized/: clang's warnings at -O3, the tests that run so, and the fuzz targets.
+# shellcheck disable=SC2034,SC2054 # scripts use it; meson separates sanitizers by commas
 sanitized=(--buildtype=release -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false -Dmpi=disabled
 	-Dman=disabled -Dc_args=-fno-sanitize-recover=all)
 
