@@ -119,7 +119,7 @@ ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
 	if (r)
 		return r;
 	p->epoch = epoch;
-	p->round = 0;
+	p->iteration = 0;
 	plan_begin_iteration(p);
 	return NCCLSVC_OK;
 }

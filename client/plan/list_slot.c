@@ -129,7 +129,7 @@ uint64_t list_slot_number(const struct list_slot *c)
 		for (uint32_t i = 0; i < c->index; i++)
 			nth += svc_plan_is_ahead(&p->tasks[i]) && p->tasks[i].op == t->op &&
 			       p->tasks[i].peer == t->peer;
-		number = ((p->uid * SPREAD) ^ p->round) * SPREAD ^ nth;
+		number = ((p->uid * SPREAD) ^ p->iteration) * SPREAD ^ nth;
 	}
 	session_unlock(c->session);
 	return number;

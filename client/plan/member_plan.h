@@ -59,7 +59,7 @@ struct ncclsvc_plan {
 	uint64_t failures; /* the session's count when the iteration began */
 	uint64_t base;	   /* counts groups over all plans and iterations of the session */
 	uint64_t iterations;
-	uint64_t round;		/* iterations since the commit: equal on all ranks */
+	uint64_t iteration;	/* since the commit: equal on all ranks */
 	struct bounce *bounces; /* [ntasks]; NULL: none yet */
 	struct bounce *retired; /* freed with the plan */
 	int bounce_device;

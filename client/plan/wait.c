@@ -268,7 +268,7 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 			r = iteration_report(p);
 			plan_begin_iteration(p);
 			p->iterations++;
-			p->round++;
+			p->iteration++;
 		}
 	} else if (!r && !p->ntasks) {
 		p->iterations++;

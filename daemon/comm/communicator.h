@@ -117,9 +117,8 @@ struct communicator {
 	struct plan *forming;		  /* NULL: none */
 	struct commit *commits;		  /* [nranks]; NULL: none waits */
 	uint32_t committing;
-	uint32_t split_round, plan_round; /* SPLITs and plans that have ended in this epoch */
-	bool split_lost,
-		plan_lost; /* this round's plan was given up here, and its result has not come */
+	uint32_t split_seq, plan_seq; /* SPLITs and plans that have ended in this epoch */
+	bool split_lost, plan_lost; /* the attempt was given up here, and its result has not come */
 	uint64_t since_ns;
 	uint64_t watched_ns; /* the wait that began then was asked about; 0: none was */
 	uint64_t idle_ns;    /* when the last local member left */

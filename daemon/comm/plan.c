@@ -90,9 +90,9 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 void plan_result(struct communicator *m, const struct control_result *v)
 {
 	struct comms *s = m->comms;
-	if (v->round != m->plan_round)
+	if (v->seq != m->plan_seq)
 		return;
-	const uint32_t number = ++m->plan_round;
+	const uint32_t number = ++m->plan_seq;
 	m->plan_lost = false;
 	if (v->result) {
 		plan_refused(m, v->result, v->text);

@@ -317,7 +317,7 @@ void remote_describe(struct communicator *m, const struct control_description *d
 
 void remote_split(struct communicator *m, uint32_t rank)
 {
-	struct control_split split = {.round = m->split_round,
+	struct control_split split = {.seq = m->split_seq,
 				      .rank = rank,
 				      .request_id = m->split[rank].request_id,
 				      .colour = m->split[rank].colour,
@@ -339,7 +339,7 @@ bool remote_plan(struct communicator *m, uint32_t rank, uint32_t request_id)
 		return false;
 	remote_fill_epoch(&p->of, m);
 	p->cuda = m->cuda;
-	p->round = m->plan_round;
+	p->seq = m->plan_seq;
 	p->rank = rank;
 	p->request_id = request_id;
 	p->groups = pm->ngroups;

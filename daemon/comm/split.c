@@ -120,7 +120,7 @@ static void name_subcomm(struct communicator *subcomm, const struct communicator
 {
 	char which[NCCLSVC_NAME_BYTES], text[2 * NCCLSVC_NAME_BYTES];
 	const int n =
-		snprintf(which, sizeof(which), "/split %u colour %d", m->split_round, r->colour);
+		snprintf(which, sizeof(which), "/split %u colour %d", m->split_seq, r->colour);
 	snprintf(text, sizeof(text), "%.*s%s", (int)sizeof(subcomm->label) - 1 - n, m->label,
 		 which);
 	if (!subcomm->occupied)

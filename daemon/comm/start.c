@@ -209,7 +209,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->refused_task.pid = 0;
 	m->coordinator = start->members[0].node;
 	comm_event(m, NCCLSVC_CAUSE_STARTED);
-	m->split_round = m->plan_round = 0;
+	m->split_seq = m->plan_seq = 0;
 	m->nccl_wanted = m->nccl_asked = false;
 	m->split_lost = m->plan_lost = false;
 	m->progress = progress;

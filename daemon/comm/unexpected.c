@@ -35,7 +35,7 @@ static uint32_t epoch_of(const void *body)
 static bool is_before_plan(const struct communicator *m, enum control_kind kind, const void *body)
 {
 	const struct control_left *l = body;
-	return kind == CONTROL_LEFT && l->epoch == m->epoch && l->plan > m->plan_round;
+	return kind == CONTROL_LEFT && l->epoch == m->epoch && l->plan > m->plan_seq;
 }
 
 /* The communicator, if the message is about an epoch or plan that has not begun here. */

@@ -95,30 +95,29 @@ void coordinator_tell(struct coord *c, const struct coordinator *r, const struct
 }
 
 struct control_result coordinator_result(const uint8_t *id, uint32_t epoch, uint32_t asked,
-					 uint32_t round, int result, const char *text)
+					 uint32_t seq, int result, const char *text)
 {
-	struct control_result m = {
-		.epoch = epoch, .round = round, .asked = asked, .result = result};
+	struct control_result m = {.epoch = epoch, .seq = seq, .asked = asked, .result = result};
 	memcpy(m.id, id, sizeof(m.id));
 	snprintf(m.text, sizeof(m.text), "%s", text);
 	return m;
 }
 
 void coordinator_refuse(struct coord *c, uint32_t to, const struct control_epoch *of,
-			uint32_t asked, uint32_t round)
+			uint32_t asked, uint32_t seq)
 {
-	const struct control_result m = coordinator_result(of->id, of->epoch, asked, round,
-							   NCCLSVC_STALE_EPOCH, STALE_TEXT);
+	const struct control_result m =
+		coordinator_result(of->id, of->epoch, asked, seq, NCCLSVC_STALE_EPOCH, STALE_TEXT);
 	coord_send(c, to, CONTROL_RESULT, &m, sizeof(m));
 }
 
 void coordinator_late(struct coord *c, const struct coordinator *r, uint32_t to, uint32_t asked,
-		      uint32_t round)
+		      uint32_t seq)
 {
 	if (!r->failed)
 		return;
 	const struct control_result m =
-		coordinator_result(r->id, r->epoch, asked, round, r->failed,
+		coordinator_result(r->id, r->epoch, asked, seq, r->failed,
 				   "another member's call failed before this one came");
 	coord_send(c, to, CONTROL_RESULT, &m, sizeof(m));
 }

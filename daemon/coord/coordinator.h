@@ -29,10 +29,10 @@ struct coordinator {
 	bool nodes[CLUSTER_NODES_MAX]; /* nodes with members, as far as known */
 	struct asked_split *asked;     /* [nranks]; NULL: no SPLIT in progress */
 	uint32_t splitting;
-	uint32_t split_round;	   /* SPLITs of this epoch that are done or have failed */
+	uint32_t split_seq;	   /* SPLITs of this epoch that are done or have failed */
 	struct planning *planning; /* NULL: none in progress */
-	uint32_t plan_round;	   /* likewise for plans */
-	int32_t failed;		   /* the result of the last round that failed, of either */
+	uint32_t plan_seq;	   /* likewise for plans */
+	int32_t failed;		   /* the result of the last of either that failed */
 	uint64_t since_ns;
 	struct coordinator *prev_unstarted, *next_unstarted; /* until START comes */
 	UT_hash_handle hh;				     /* by id */
@@ -45,16 +45,16 @@ struct coordinator {
 struct coordinator *coordinator_for(struct coord *c, uint32_t from, const struct control_epoch *m);
 /* Sends to all nodes with members; before START, to those that have asked: only they are known. */
 void coordinator_tell(struct coord *c, const struct coordinator *r, const struct control_result *m);
-/* The request of that round has failed. */
+/* The SPLIT or plan with that number has failed. */
 struct control_result coordinator_result(const uint8_t *id, uint32_t epoch, uint32_t asked,
-					 uint32_t round, int result, const char *text);
+					 uint32_t seq, int result, const char *text);
 /* Reports that to one node: this node knows of a later epoch, or has too many coordinators. */
 void coordinator_refuse(struct coord *c, uint32_t to, const struct control_epoch *of,
-			uint32_t asked, uint32_t round);
-/* A node asks for a round that is over. It has the result, unless the round failed before START and
- * before the node asked. */
+			uint32_t asked, uint32_t seq);
+/* A node asks for one that is over. It has the result, unless that failed before START and before
+ * the node asked. */
 void coordinator_late(struct coord *c, const struct coordinator *r, uint32_t to, uint32_t asked,
-		      uint32_t round);
+		      uint32_t seq);
 /* Has START come? */
 bool coordinator_has_started(const struct coord *c, const uint8_t *id, uint32_t epoch);
 void coordinator_start(struct coord *c, const struct control_start *m);

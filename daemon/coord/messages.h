@@ -108,7 +108,7 @@ struct control_description {
 
 struct control_split {
 	struct control_epoch of;
-	uint32_t round, rank, request_id;
+	uint32_t seq, rank, request_id;
 	int32_t colour, key;
 };
 
@@ -118,12 +118,12 @@ struct control_subcomm {
 	uint32_t nranks, rank; /* nranks 0: none */
 };
 
-/* The result of a request of all members; rounds count these requests. */
+/* The result of a request of all members. */
 struct control_result {
 	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t epoch, round;	   /* from 0 */
+	uint32_t epoch, seq;	   /* the epoch's SPLITs, and its plans, from 0 */
 	uint32_t asked;		   /* SVC_SPLIT or SVC_PLAN_COMMIT */
-	int32_t result;		   /* 0: done; a plan is in force, numbered round + 1 */
+	int32_t result;		   /* 0: done; a plan is in force, numbered seq + 1 */
 	uint64_t uid;		   /* of the plan */
 	uint32_t count;		   /* subcommunicators of a successful SPLIT: one for each rank */
 	char text[SVC_TEXT_BYTES]; /* why it failed */
@@ -167,7 +167,7 @@ struct control_nccl_free {
 
 struct control_plan {
 	struct control_epoch of;
-	uint32_t round;
+	uint32_t seq;
 	uint32_t rank, request_id, groups, tasks;
 	uint32_t at, count; /* of this chunk */
 	uint32_t cuda;	    /* on GPUs, a group starts when all groups connected to it can */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The plans of a communicator's members: gathers and matches them, and tells all members' nodes
- * whether they are in force. Plans are committed in rounds, each of which ends with one result.
- * Messages of a finished round are ignored: the result has made their node fail the commit. */
+ * whether they are in force. Each attempt ends with one result; later messages of it are ignored,
+ * because the result has made their node fail the commit. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,13 +11,13 @@
 #include "coordinator.h"
 #include "plan.h"
 
-/* A round of planning. While the plan is being matched, perhaps in another thread, nothing else
- * changes or frees it, even if the round has ended. */
+/* An attempt to commit a plan. While the plan is being matched, perhaps in another thread, nothing
+ * else changes or frees it, even if the attempt has ended. */
 struct planning {
 	struct loop_job matching;
 	bool is_matched;
 	struct coord *coord;
-	struct coordinator *coordinator; /* NULL: the round has ended */
+	struct coordinator *coordinator; /* NULL: the attempt has ended */
 	int result;			 /* of the matching; with a sentence */
 	char text[PLAN_TEXT];
 	struct plan *plan;
@@ -47,11 +47,11 @@ void plans_forget(struct coordinator *r)
 		release(p);
 }
 
-/* The round has ended. */
+/* The attempt has ended. */
 static void tell_plan_result(struct coord *c, struct coordinator *r, int result, const char *text)
 {
 	struct control_result m =
-		coordinator_result(r->id, r->epoch, SVC_PLAN_COMMIT, r->plan_round++, result, text);
+		coordinator_result(r->id, r->epoch, SVC_PLAN_COMMIT, r->plan_seq++, result, text);
 	r->failed = result ? result : r->failed;
 	if (!result)
 		m.uid = ((uint64_t)c->me + 1) << 40 | ++c->plans;
@@ -146,22 +146,22 @@ void plans_take(struct coord *c, uint32_t from, const struct control_plan *m)
 {
 	struct coordinator *r = coordinator_for(c, from, &m->of);
 	if (!r) {
-		coordinator_refuse(c, from, &m->of, SVC_PLAN_COMMIT, m->round);
+		coordinator_refuse(c, from, &m->of, SVC_PLAN_COMMIT, m->seq);
 		return;
 	}
-	if (m->round < r->plan_round) {
-		coordinator_late(c, r, from, SVC_PLAN_COMMIT, m->round);
+	if (m->seq < r->plan_seq) {
+		coordinator_late(c, r, from, SVC_PLAN_COMMIT, m->seq);
 		return;
 	}
-	if (m->round > r->plan_round) { /* members know of results that this node does not know */
+	if (m->seq > r->plan_seq) { /* members know of results that this node does not know */
 		plans_forget(r);
-		r->plan_round = m->round;
+		r->plan_seq = m->seq;
 	}
 	if (!r->planning)
 		r->planning = begin(c, r, m->cuda);
 	if (!r->planning)
 		tell_plan_result(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for the plans");
-	else if (r->nleft || r->plan_round >= PLAN_NUMBER_MAX)
+	else if (r->nleft || r->plan_seq >= PLAN_NUMBER_MAX)
 		tell_plan_result(c, r, NCCLSVC_STALE_EPOCH, STALE_TEXT);
 	else if (!add_chunk(&r->planning->members[m->rank], m))
 		tell_plan_result(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for the plans");

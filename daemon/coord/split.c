@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * SPLIT: all members name a colour and a key; members with the same colour get a communicator,
- * whose members then gather as usual. Each attempt is a round, which ends for all nodes with one
- * message. */
+ * whose members then gather as usual. Each attempt ends for all nodes with one message. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +19,11 @@ void split_forget(struct coordinator *r)
 	r->splitting = 0;
 }
 
-/* The round has ended without a split. */
-static void fail_round(struct coord *c, struct coordinator *r, int result, const char *text)
+/* The attempt has ended without a split. */
+static void fail_split(struct coord *c, struct coordinator *r, int result, const char *text)
 {
 	const struct control_result m =
-		coordinator_result(r->id, r->epoch, SVC_SPLIT, r->split_round++, result, text);
+		coordinator_result(r->id, r->epoch, SVC_SPLIT, r->split_seq++, result, text);
 	r->failed = result;
 	coordinator_tell(c, r, &m);
 	split_forget(r);
@@ -33,7 +32,7 @@ static void fail_round(struct coord *c, struct coordinator *r, int result, const
 void split_fail(struct coord *c, struct coordinator *r, int result, const char *text)
 {
 	if (r->asked)
-		fail_round(c, r, result, text);
+		fail_split(c, r, result, text);
 }
 
 /* Sorts by colour, then in the order of the new ranks: by key, then by old rank. */
@@ -83,7 +82,7 @@ static void finish(struct coord *c, struct coordinator *r)
 		memcpy(m->id, r->id, sizeof(m->id));
 		m->epoch = r->epoch;
 		m->asked = SVC_SPLIT;
-		m->round = r->split_round++;
+		m->seq = r->split_seq++;
 		m->count = n;
 		coordinator_tell(c, r, m);
 		split_forget(r);
@@ -98,25 +97,25 @@ void split_take(struct coord *c, uint32_t from, const struct control_split *m)
 {
 	struct coordinator *r = coordinator_for(c, from, &m->of);
 	if (!r) {
-		coordinator_refuse(c, from, &m->of, SVC_SPLIT, m->round);
+		coordinator_refuse(c, from, &m->of, SVC_SPLIT, m->seq);
 		return;
 	}
-	if (m->round < r->split_round) {
-		coordinator_late(c, r, from, SVC_SPLIT, m->round);
+	if (m->seq < r->split_seq) {
+		coordinator_late(c, r, from, SVC_SPLIT, m->seq);
 		return;
 	}
-	if (m->round > r->split_round) { /* nodes know more than this one, which has just begun */
+	if (m->seq > r->split_seq) { /* nodes know more than this one, which has just begun */
 		split_forget(r);
-		r->split_round = m->round;
+		r->split_seq = m->seq;
 	}
 	if (r->nleft) {
-		fail_round(c, r, NCCLSVC_STALE_EPOCH, STALE_TEXT);
+		fail_split(c, r, NCCLSVC_STALE_EPOCH, STALE_TEXT);
 		return;
 	}
 	if (!r->asked)
 		r->asked = calloc(r->nranks, sizeof(*r->asked));
 	if (!r->asked) {
-		fail_round(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for a split");
+		fail_split(c, r, NCCLSVC_NO_MEMORY, "the daemon has no memory for a split");
 		return;
 	}
 	if (r->asked[m->rank].here)

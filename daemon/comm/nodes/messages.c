@@ -151,10 +151,9 @@ static void on_description(const struct comms *s, const struct control_descripti
 
 static void on_split_result(struct comms *s, struct communicator *m, const struct control_result *v)
 {
-	const bool current =
-		m && m->split_round == v->round && (v->result || v->count == m->nranks);
+	const bool current = m && m->split_seq == v->seq && (v->result || v->count == m->nranks);
 	if (current) {
-		m->split_round++;
+		m->split_seq++;
 		m->split_lost = false;
 	}
 	if (current && v->result)

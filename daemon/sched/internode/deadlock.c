@@ -48,10 +48,10 @@
 #define KEYS_MAX   256	/* per message */
 #define REPORT_MAX 4096 /* keys per report; beyond that, only deadlines end waits */
 
-/* From a node to the first node: a part of its report (round 0), or "yes" to the question of that
- * round. From the first node to a node: that question. */
+/* From a node to the first node: a part of its report (query_seq 0), or "yes" to the question of
+ * that number. From the first node to a node: that question. */
 struct deadlock_note {
-	uint32_t round, nkeys;
+	uint32_t query_seq, nkeys;
 	/* Of a report: */
 	uint32_t at, total;   /* keys: the first of this part, and the total number */
 	uint64_t entered;     /* collectives that this node is ready for, or that have ended */
@@ -81,8 +81,8 @@ struct deadlock {
 	uint64_t reported;  /* to the first node */
 	uint64_t confirmed; /* in answer to its question */
 	/* On the first node: */
-	uint32_t round, awaited; /* answers */
-	struct report reports[]; /* by node index */
+	uint32_t query_seq, awaited; /* answers */
+	struct report reports[];     /* by node index */
 };
 
 /* ---- Does this node wait? ---- */
@@ -241,7 +241,7 @@ static void tell_others(struct scheduler *sched, struct internode_comm *s, const
 static void declare(struct scheduler *sched, struct internode_comm *s)
 {
 	const ncclsvc_status st = deadlock_status(s);
-	s->deadlock->round++;
+	s->deadlock->query_seq++;
 	forget_reports(s);
 	tell_others(sched, s, &st);
 	deadlock_break(sched, s, &st);
@@ -301,7 +301,7 @@ static void ask(struct scheduler *sched, struct internode_comm *s, uint32_t node
 /* Asks about all operations that wait for that node, in as many questions as needed. */
 static void ask_node(struct scheduler *sched, struct internode_comm *s, uint32_t node_index)
 {
-	struct deadlock_note question = {.round = s->deadlock->round};
+	struct deadlock_note question = {.query_seq = s->deadlock->query_seq};
 	for (uint32_t p = 0; p < s->nnodes; p++) {
 		const struct report *report = &s->deadlock->reports[p];
 		for (uint32_t i = 0; i < report->nkeys; i++) {
@@ -324,13 +324,13 @@ static void take_note(struct scheduler *sched, struct internode_comm *s, uint32_
 	struct deadlock *k = get(s);
 	if (!k)
 		return;
-	if (note->round) {
-		if (note->round == k->round && k->awaited)
+	if (note->query_seq) {
+		if (note->query_seq == k->query_seq && k->awaited)
 			count_answer(sched, s);
 		return;
 	}
 	keep_report(&k->reports[node_index], note);
-	k->round++; /* invalidates earlier questions */
+	k->query_seq++; /* invalidates earlier questions */
 	k->awaited = 0;
 	if (!may_be_deadlock(s))
 		return;
@@ -366,7 +366,7 @@ static void answer(struct scheduler *sched, struct internode_comm *s,
 		if (!is_open(s, &question->keys[i]))
 			return; /* the waiting node will be told, and report again */
 	k->confirmed = state;
-	tell_first(sched, s, &(struct deadlock_note){.round = question->round});
+	tell_first(sched, s, &(struct deadlock_note){.query_seq = question->query_seq});
 }
 
 /* An operation that a local member waits in, and that other nodes may have matched in part. */

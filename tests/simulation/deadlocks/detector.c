@@ -53,16 +53,17 @@ void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, ui
 {
 	struct deadlock_note note = {0};
 	memcpy(&note, body, bytes < sizeof(note) ? bytes : sizeof(note));
-	const bool answers = !s->me && note.round, asks = s->me, reports = !s->me && !note.round;
+	const bool answers = !s->me && note.query_seq, asks = s->me,
+		   reports = !s->me && !note.query_seq;
 	trace(s->nodes[s->me], "hears from node %u: %s %u, %u operations", s->nodes[node_index],
 	      reports ? "report"
 	      : asks  ? "question"
 		      : "answer",
-	      note.round, note.nkeys);
+	      note.query_seq, note.nkeys);
 	if ((reports && plant_now(PLANT_LOSE_REPORT)) || (answers && plant_now(PLANT_LOSE_ANSWER)))
 		return;
 	if (answers && s->deadlock && planted == PLANT_OLD_ROUND)
-		note.round = s->deadlock->round;
+		note.query_seq = s->deadlock->query_seq;
 	if (asks && plant_now(PLANT_NO_QUESTION)) {
 		note.nkeys = 0;
 		bytes = note_bytes(&note);
