@@ -313,21 +313,28 @@ void internode_comm_carry(struct scheduler *sched, const struct command *c)
 						.carried = {node, c->carry.here, failed}});
 }
 
-void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
+/* A carrier that does not disconnect may never end these sends: it owns their memory forever. */
+static void drop_packets(struct scheduler *sched, uint32_t node)
 {
-	struct internode_comm *s, *next_comm;
 	struct internode_packet *p, *next;
-	sched->internode->lost[node] = true;
-	while ((p = internode_comm_take_packet(sched, node)))
-		free(p);
 	DL_FOREACH_SAFE (sched->internode->sending, p, next) {
 		if (p->node != node)
 			continue;
 		sched->config.carrier->drop(p);
 		DL_DELETE(sched->internode->sending, p);
 		sched->internode->flights--;
-		/* The carrier owns its memory forever. */
 	}
+}
+
+void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
+{
+	struct internode_comm *s, *next_comm;
+	struct internode_packet *p;
+	sched->internode->lost[node] = true;
+	while ((p = internode_comm_take_packet(sched, node)))
+		free(p);
+	if (!sched->config.carrier->disconnect)
+		drop_packets(sched, node);
 	HASH_ITER (hh, sched->internode->comms, s, next_comm) {
 		uint32_t node_index = internode_comm_node_index(s, (int)node);
 		if (node_index != UINT32_MAX)
