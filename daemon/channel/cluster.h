@@ -54,7 +54,8 @@ struct node {
 	char shown[CLUSTER_HOST_BYTES + 80]; /* for people */
 	struct link *out;     /* opened by this node, which sends over it; NULL: none */
 	struct link *in;      /* opened by the other node */
-	bool carried;	      /* the carrier can reach it */
+	bool connected;	      /* this node's carrier reaches it */
+	bool carried;	      /* and its carrier this node: messages come, both ways */
 	bool gone;	      /* the last connection was lost, and none is wanted yet */
 	bool left;	      /* it announced that it exits */
 	bool greeted;	      /* a HELLO has come since it was last lost */

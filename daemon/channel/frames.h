@@ -17,10 +17,11 @@ struct link {
 	uv_tcp_t tcp;
 	uv_connect_t connect;
 	struct tls *tls;
-	uint32_t node; /* CLUSTER_NO_NODE: not known yet */
-	bool opened;   /* by this node */
-	bool greeted;  /* the other side's HELLO has come */
-	bool ready;    /* both sides have said HELLO */
+	uint32_t node;	 /* CLUSTER_NO_NODE: not known yet */
+	bool opened;	 /* by this node */
+	bool greeted;	 /* the other side's HELLO has come */
+	bool ready;	 /* both sides have said HELLO */
+	bool is_carried; /* the other side's carrier reaches this node */
 	bool closing;
 	bool finished;	     /* the other side no longer needs it */
 	const char *failure; /* why it must be lost; NULL: it must not */

@@ -29,6 +29,27 @@ struct kept_message {
 	_Alignas(8) char body[];
 };
 
+/* ---- Carriers ---- */
+
+/* What one carrier sends before the other one is connected would be lost. */
+static void update_carried(struct node *n)
+{
+	n->carried =
+		n->connected && ((n->out && n->out->is_carried) || (n->in && n->in->is_carried));
+}
+
+/* The other side's carrier reaches this node. */
+static void note_carried(struct link *l)
+{
+	struct cluster *c = l->cluster;
+	struct node *n = &c->nodes[l->node];
+	const bool before = n->carried;
+	l->is_carried = true;
+	update_carried(n);
+	if (n->carried && !before && c->callbacks)
+		c->callbacks->node_ready(c->owner);
+}
+
 /* ---- The end of a connection ---- */
 
 static void on_closed(uv_handle_t *handle)
@@ -51,7 +72,7 @@ void link_close(struct link *l)
 	struct node *n = &l->cluster->nodes[l->node];
 	n->out = n->out == l ? NULL : n->out;
 	n->in = n->in == l ? NULL : n->in;
-	n->carried &= n->in || n->out; /* its end would not be noticed any more */
+	update_carried(n); /* its end would not be noticed any more */
 }
 
 /* Closes a stranger's connection (accept.c); logs the 1st, 2nd, 4th and so on. */
@@ -96,7 +117,7 @@ static void lose_node(struct cluster *c, uint32_t node, const char *why, bool ag
 	if (n->in)
 		link_close(n->in);
 	n->gone = !again;
-	n->carried = false;
+	n->connected = n->carried = false;
 	n->here += CARRIER_NODES;
 	n->lost_ns = clock_now();
 	log_lost(c, node, why);
@@ -196,13 +217,17 @@ static void say_hello(struct link *l, uint32_t to)
 }
 
 /* Messages flow: this node's over a connection that it has opened, the other node's over another.
- */
+ * The accepting side's HELLO, and the opening side's first message, say that their carriers are
+ * connected. */
 static void begin(struct link *l)
 {
+	static const struct control_beat alive;
 	if (l->closing || l->ready)
 		return;
 	if (!l->opened)
 		say_hello(l, l->node);
+	else if (!l->cluster->mpi)
+		frames_put(l, CONTROL_BEAT, &alive, sizeof(alive));
 	l->ready = true;
 	frames_send_queue(l);
 }
@@ -216,11 +241,12 @@ void cluster_carried(struct cluster *c, uint32_t node, uint32_t here, bool faile
 		lose_node(c, node, "the carrier cannot reach it", false);
 	if (failed)
 		return;
-	n->carried = n->out || n->in;
+	n->connected = true;
 	if (n->in && n->in->greeted)
 		begin(n->in);
 	if (n->out && n->out->greeted)
 		begin(n->out);
+	update_carried(n);
 	if (n->carried && c->callbacks)
 		c->callbacks->node_ready(c->owner);
 }
@@ -328,6 +354,7 @@ static void take_hello(struct link *l, const struct control_hello *h)
 		return;
 	l->node = i;
 	l->greeted = true;
+	l->is_carried = l->opened;
 	if (!l->opened)
 		take_in(n, l);
 	n->protocol = protocol;
@@ -419,18 +446,27 @@ static void take_message(struct link *l, enum control_kind kind, char *body, siz
 	c->callbacks->message(c->owner, l->node, kind, body, size);
 }
 
+/* After HELLO. */
+static void take_next(struct link *l, const struct control_header *h, char *body)
+{
+	if (!l->is_carried)
+		note_carried(l);
+	if (h->kind == CONTROL_NODE && h->length == sizeof(struct control_node))
+		take_number(l, (const struct control_node *)(const void *)body);
+	else if (h->kind == CONTROL_CLOSE)
+		finish(l);
+	else
+		take_message(l, h->kind, body, h->length);
+}
+
 static void take_frame(struct link *l, const struct control_header *h, char *body)
 {
 	if (!l->greeted && h->kind == CONTROL_HELLO && h->length >= sizeof(struct control_hello))
 		take_hello(l, (const struct control_hello *)(const void *)body);
 	else if (!l->greeted || l->opened || h->kind == CONTROL_HELLO)
 		link_lose(l, "it did not identify itself");
-	else if (h->kind == CONTROL_NODE && h->length == sizeof(struct control_node))
-		take_number(l, (const struct control_node *)(const void *)body);
-	else if (h->kind == CONTROL_CLOSE)
-		finish(l);
 	else
-		take_message(l, h->kind, body, h->length);
+		take_next(l, h, body);
 }
 
 static void on_room(uv_handle_t *handle, size_t size, uv_buf_t *buf)

@@ -23,6 +23,9 @@
 struct daemon {
 	struct cluster cluster;
 	unsigned received, lost;
+	bool is_slow; /* its carrier is, until finish_carrying */
+	unsigned carries;
+	uint32_t here;
 };
 
 static uv_loop_t loop;
@@ -65,7 +68,16 @@ static void carry(void *owner, uint32_t node, const void *address, size_t size, 
 	(void)address;
 	(void)size;
 	(void)there;
-	cluster_carried(&d->cluster, node, here, false);
+	d->carries++;
+	d->here = here;
+	if (!d->is_slow)
+		cluster_carried(&d->cluster, node, here, false);
+}
+
+static void finish_carrying(struct daemon *d)
+{
+	d->is_slow = false;
+	cluster_carried(&d->cluster, 1, d->here, false);
 }
 
 static bool needs(void *owner, uint32_t node)
@@ -169,6 +181,29 @@ static void the_next_version_talks(void **state)
 	talk(LINK_PROTOCOL_MAX, NEXT, LINK_PROTOCOL_MAX);
 }
 
+/* What a carrier sends before the other one is connected would be lost. */
+static void a_node_is_reached_once_both_carriers_are(void **state)
+{
+	(void)state;
+	for (int slow_opens = 0; slow_opens < 2; slow_opens++) {
+		struct daemon *slow = start("slow", LINK_PROTOCOL_MIN, LINK_PROTOCOL_MAX);
+		struct daemon *quick = start("quick", LINK_PROTOCOL_MIN, LINK_PROTOCOL_MAX);
+		slow->is_slow = true;
+		say(slow_opens ? slow : quick, slow_opens ? quick : slow);
+		run_until(&slow->carries, &slow->carries);
+		for (uint64_t end = uv_hrtime() + 50000000; uv_hrtime() < end;)
+			uv_run(&loop, UV_RUN_NOWAIT);
+		assert_false(quick->cluster.n > 1 && cluster_reaches(&quick->cluster, 1));
+		assert_false(cluster_reaches(&slow->cluster, 1));
+		finish_carrying(slow);
+		while (!cluster_reaches(&quick->cluster, 1) || !cluster_reaches(&slow->cluster, 1))
+			uv_run(&loop, UV_RUN_ONCE);
+		run_until(slow_opens ? &quick->received : &slow->received, &slow->carries);
+		assert_int_equal(slow->lost + quick->lost, 0);
+		end(slow, quick);
+	}
+}
+
 /* Returns the text that f logs, which the caller frees. */
 static char *log_of(void (*f)(bool today_opens), bool today_opens)
 {
@@ -234,8 +269,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_same_version_talks),
 		cmocka_unit_test(the_next_version_talks),
+		cmocka_unit_test(a_node_is_reached_once_both_carriers_are),
 		cmocka_unit_test(without_a_common_version_both_logs_say_so),
 	};
-	alarm(3 * WAIT_S);
+	alarm(4 * WAIT_S);
 	return cmocka_run_group_tests_name("link", tests, begin, finish);
 }
