@@ -64,13 +64,18 @@ bool comm_is_member_here(const struct communicator *m, uint32_t k)
 	return !m->start || m->start->members[k].node == m->comms->coord.me;
 }
 
-bool comm_is_still_there(const struct communicator *m, uint32_t k)
+bool comm_joins_in(const struct communicator *m, const struct control_start *start, uint32_t k)
 {
 	const struct member *member = &m->members[k];
-	return m->start && comm_is_member_here(m, k) && comm_alive(member) &&
-	       member->state == NCCLSVC_MEMBER_JOINING &&
-	       member->session->id == m->start->members[k].session &&
-	       member->request_id == m->start->members[k].request_id;
+	const struct control_member *who = &start->members[k];
+	return who->node == m->comms->coord.me && comm_alive(member) &&
+	       member->state == NCCLSVC_MEMBER_JOINING && member->pid == who->pid &&
+	       member->session->id == who->session && member->request_id == who->request_id;
+}
+
+bool comm_is_still_there(const struct communicator *m, uint32_t k)
+{
+	return m->start && comm_joins_in(m, m->start, k);
 }
 
 bool comm_is_whole(const struct communicator *m)

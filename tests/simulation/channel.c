@@ -221,9 +221,10 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 	       size_t size)
 {
 	const uint32_t from = c->me;
+	if (!nodes[from].alive)
+		return;
 	const uint32_t connection = c->mpi ? 0 : links_carry(from, node);
-	if (c->nodes[node].gone || !nodes[node].alive || !nodes[from].alive ||
-	    (!c->mpi && !connection))
+	if (c->nodes[node].gone || !nodes[node].alive || (!c->mpi && !connection))
 		return;
 	struct parcel *p = malloc(sizeof(*p) + size), *again = NULL;
 	if (!p)

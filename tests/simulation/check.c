@@ -107,8 +107,8 @@ static bool same_id(const uint8_t *a, const uint8_t *b)
 	return !memcmp(a, b, NCCLSVC_ID_BYTES);
 }
 
-/* Epoch numbers restart once a communicator is completely forgotten. Returns whether that cannot
- * have happened. */
+/* Epoch numbers restart once a communicator is completely forgotten, or its rendezvous' daemon is
+ * started again. Returns whether the former cannot have happened. */
 static bool never_forgets(void)
 {
 	return profile.keep >= 1000 && clock_now() < 2000 * S;
@@ -152,7 +152,7 @@ static void check_number(uint32_t node, const uint8_t *id, uint32_t epoch)
 	DL_FOREACH (numbers, s)
 		if (same_id(s->id, id) && s->node == node)
 			break;
-	if (s && s->epoch >= epoch && never_forgets())
+	if (s && s->epoch >= epoch && never_forgets() && all_live())
 		fail("node %u starts epoch %u of %02x%02x after epoch %u", node, epoch, id[0],
 		     id[1], s->epoch);
 	if (!s) {

@@ -94,6 +94,7 @@ static void greet(uint32_t node, uint32_t other, uint32_t number)
 		lose(node, other, true); /* it has lost this node before this one noticed */
 	known[node][other] = number;
 	nodes[node].cluster.nodes[other].gone = false;
+	nodes[node].cluster.nodes[other].info.incarnation = node_incarnation(other);
 }
 
 static void on_ready(void *arg)
@@ -161,7 +162,7 @@ bool cluster_reaches(struct cluster *c, uint32_t node)
 	const struct node *n = &c->nodes[node];
 	if (node == c->me || c->mpi || n->carried)
 		return true;
-	if (!n->gone && !known[c->me][node])
+	if (!n->gone && !known[c->me][node] && nodes[c->me].alive)
 		connect_to(c->me, node);
 	return false;
 }
@@ -172,6 +173,12 @@ void links_lose(uint32_t node)
 	for (uint32_t k = 0; k < nnodes; k++)
 		if (k != node)
 			end(node, k, chance(50) ? MS : profile.delay);
+}
+
+void links_restart(uint32_t node)
+{
+	memset(known[node], 0, sizeof(known[node]));
+	memset(fails[node], 0, sizeof(fails[node]));
 }
 
 static void on_heal(void *arg)

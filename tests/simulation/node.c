@@ -26,9 +26,17 @@ bool standalone;
 struct config config;
 bool nodes_ended;
 
-bool node_lives(int node)
+static uint32_t lives[NODES_MAX];
+
+uint32_t node_life(int node)
 {
-	return nodes[node].alive;
+	return nodes[node].alive ? lives[node] : 0;
+}
+
+/* Each life has an incarnation of its own. */
+uint64_t node_incarnation(uint32_t node)
+{
+	return 1 + node + NODES_MAX * (uint64_t)(lives[node] - 1);
 }
 
 uint32_t node_of(const struct comms *s)
@@ -176,7 +184,7 @@ static void begin(uint32_t k)
 	if (!n->cluster.nodes || comms_open(&n->comms))
 		abort();
 	for (uint32_t i = 0; i < nnodes; i++) {
-		n->cluster.nodes[i].info.incarnation = 1 + i;
+		n->cluster.nodes[i].info.incarnation = node_incarnation(i);
 		n->cluster.nodes[i].info.port = 1;
 		snprintf(n->cluster.nodes[i].info.address, CLUSTER_HOST_BYTES, "10.0.%u.%u",
 			 i / 256, i % 256);
@@ -199,6 +207,8 @@ void nodes_begin(uint32_t n)
 	};
 	nnodes = n;
 	nodes_ended = false;
+	for (uint32_t k = 0; k < n; k++)
+		lives[k] = 1;
 	for (uint32_t k = 0; k < n; k++)
 		begin(k);
 }
@@ -234,4 +244,15 @@ void node_lose(uint32_t node)
 	trace((int)node, "IS LOST");
 	nodes[node].alive = false;
 	channel_lose(node);
+}
+
+void node_restart(uint32_t node)
+{
+	nodes_ended = true;
+	end(&nodes[node]);
+	nodes_ended = false;
+	lives[node]++;
+	begin(node);
+	links_restart(node);
+	trace((int)node, "IS STARTED AGAIN");
 }

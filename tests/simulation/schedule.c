@@ -238,6 +238,11 @@ static void do_die(void)
 		trainer_die(t);
 }
 
+static void on_restart(void *arg)
+{
+	node_restart(*(const uint32_t *)arg);
+}
+
 static void do_lose_node(void)
 {
 	uint32_t alive = 0;
@@ -246,7 +251,15 @@ static void do_lose_node(void)
 	if (!losses || alive < 2)
 		return;
 	losses--;
-	node_lose(any_node());
+	const uint32_t node = any_node();
+	node_lose(node);
+	if (standalone && chance(70)) {
+		uint32_t *arg = malloc(sizeof(*arg));
+		if (!arg)
+			abort();
+		*arg = node;
+		at(clock_now() + between(MS, chance(50) ? 100 * MS : 15 * S), -1, on_restart, arg);
+	}
 }
 
 static void do_cut(void)

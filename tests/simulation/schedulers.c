@@ -125,7 +125,7 @@ int __wrap_svc_send(int sock, const void *message, size_t length, const int *fds
 	return 0;
 }
 
-bool node_lives(int node)
+uint32_t node_life(int node)
 {
 	return nodes[node].alive;
 }

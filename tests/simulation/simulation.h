@@ -63,6 +63,7 @@ uint32_t links_carry(uint32_t node, uint32_t other);
 /* A message comes over that connection; false: it is lost. */
 bool links_bring(uint32_t node, uint32_t other, uint32_t number);
 void links_lose(uint32_t node);
+void links_restart(uint32_t node);
 /* The two cannot reach each other for that time. */
 void links_cut(uint32_t a, uint32_t b, uint64_t duration);
 /* Has the node, or any, lost another one or been lost, be it for a while? */
@@ -105,6 +106,9 @@ void jobs_end(void);
 uint32_t node_of(const struct comms *s);
 /* Loses the node. Each other node learns of the loss later, at its own time. */
 void node_lose(uint32_t node);
+/* Starts a lost standalone daemon again. */
+void node_restart(uint32_t node);
+uint64_t node_incarnation(uint32_t node);
 void trace(int node, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- scheduler.c ---- */

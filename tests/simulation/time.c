@@ -11,6 +11,7 @@
 struct happening {
 	uint64_t time, order;
 	int node;
+	uint32_t life; /* the node's, when this was planned */
 	void (*f)(void *arg);
 	void *arg;
 };
@@ -79,7 +80,8 @@ void at(uint64_t time, int node, void (*f)(void *arg), void *arg)
 		if (!heap)
 			abort();
 	}
-	heap[n] = (struct happening){time < now_ns ? now_ns : time, ++orders, node, f, arg};
+	heap[n] = (struct happening){time < now_ns ? now_ns : time,  ++orders, node,
+				     node < 0 ? 0 : node_life(node), f,	       arg};
 	for (uint32_t i = n++; i && is_before(&heap[i], &heap[(i - 1) / 2]); i = (i - 1) / 2)
 		swap(i, (i - 1) / 2);
 }
@@ -106,7 +108,7 @@ bool time_run(uint64_t duration)
 		const struct happening h = next();
 		now_ns = h.time;
 		node_now = h.node;
-		if (h.node < 0 || node_lives(h.node))
+		if (h.node < 0 || (h.life && node_life(h.node) == h.life))
 			h.f(h.arg);
 		node_now = -1;
 		free(h.arg);

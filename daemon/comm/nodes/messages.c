@@ -33,14 +33,9 @@ static void on_refuse(struct comms *s, const struct control_refuse *r)
 /* A JOIN of this node waits for it. */
 static bool is_awaited(const struct communicator *m, const struct control_start *start)
 {
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		const struct member *member = &m->members[k];
-		const struct control_member *who = &start->members[k];
-		if (who->node == m->comms->coord.me && comm_alive(member) &&
-		    member->state == NCCLSVC_MEMBER_JOINING &&
-		    member->session->id == who->session && member->request_id == who->request_id)
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (comm_joins_in(m, start, k))
 			return true;
-	}
 	return false;
 }
 
@@ -246,15 +241,15 @@ void remote_deliver(struct comms *s, uint32_t from, enum control_kind kind, cons
 	}
 }
 
-/* Members of other nodes may not know of an epoch that this node has begun. */
-static void tell_begun(struct comms *s, const struct communicator *m)
+/* Members of other nodes may not know of an epoch that this node has begun, or is about to. */
+static void tell_start(struct comms *s, const struct communicator *m,
+		       const struct control_start *start)
 {
-	const struct control_start *start = m->begun;
 	const size_t size = sizeof(*start) + m->nranks * sizeof(start->members[0]);
 	bool notified[CLUSTER_NODES_MAX] = {false};
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		const uint32_t node = start->members[k].node;
-		const bool left = m->members[k].node < 0;
+		const bool left = start == m->begun && m->members[k].node < 0;
 		if (left || node == s->coord.me || notified[node])
 			continue;
 		remote_send(s, node, CONTROL_START, start, size);
@@ -269,8 +264,10 @@ static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lo
 	char text[SVC_TEXT_BYTES];
 	if (!cluster_gathers(s->cluster, lost, m->id))
 		return;
-	if (epoch_runs(&m->life))
-		tell_begun(s, m);
+	if (m->start)
+		tell_start(s, m, m->start);
+	else if (epoch_runs(&m->life))
+		tell_start(s, m, m->begun);
 	if (!m->joining)
 		return;
 	coord_lost_text(&s->coord, lost, m->label, text);
