@@ -269,6 +269,58 @@ static void rendezvous_is_lost_while_three_join(void)
 		fail("%u of three members are in an epoch", members);
 }
 
+/* Whoever is in no epoch joins again, until all are in one. */
+static void all_join(struct trainer *const *t, uint32_t n)
+{
+	uint32_t members = 0;
+	for (int i = 0; i < 20 && members < n; i++) {
+		for (uint32_t k = 0; k < n; k++)
+			if (!is_member(t[k], k) && !waits(t[k], ASK_JOIN))
+				trainer_join(t[k], id, n, k, false, 0);
+		run(10 * S);
+		members = 0;
+		for (uint32_t k = 0; k < n; k++)
+			members += is_member(t[k], k);
+	}
+	if (members < n)
+		fail("%u of %u members get an epoch", members, n);
+}
+
+/* A daemon, of the rendezvous or of a member, is started again while an epoch begins. */
+static void daemon_is_started_again(void)
+{
+	struct trainer *t[3];
+	const uint32_t lost = below(3);
+	for (uint32_t k = 0; k < 3; k++) {
+		t[k] = trainer_start(k, 0);
+		trainer_join(t[k], id, 3, k, false, 0);
+	}
+	profile.delay = 20 * MS;
+	run(between(0, 60 * MS));
+	node_lose(lost);
+	run(between(0, 60 * MS));
+	node_restart(lost);
+	t[lost] = trainer_start(lost, 0);
+	all_join(t, 3);
+}
+
+/* The rendezvous no longer knows the epoch that a member has left. */
+static void member_comes_back_to_a_new_rendezvous(void)
+{
+	struct trainer *const t[] = {trainer_start(0, 0), trainer_start(0, 1)};
+	join_two(t[0], t[1]);
+	trainer_leave(t[0], 1);
+	run(S);
+	node_lose(id[0] % 3);
+	run(S);
+	node_restart(id[0] % 3);
+	trainer_join(t[0], id, 2, 0, false, 0);
+	run(S);
+	if (is_member(t[1], 1))
+		trainer_leave(t[1], 1);
+	all_join(t, 2);
+}
+
 /* Rank 1 leaves and rank 0 dies: the epoch must end on rank 1's node too, although its GPU waits
  * for rank 0's work. */
 static void last_member_elsewhere_goes(void)
@@ -291,6 +343,7 @@ static const struct scenario {
 	const char *name;
 	uint32_t nodes;
 	void (*run)(void);
+	bool standalone;
 } scenarios[] = {
 	{"a rank of another node is asked for during a plan", 2,
 	 rank_of_another_node_during_a_plan},
@@ -311,6 +364,8 @@ static const struct scenario {
 	{"the rendezvous is lost during a start", 3, rendezvous_is_lost_during_a_start},
 	{"the rendezvous is lost while three join", 4, rendezvous_is_lost_while_three_join},
 	{"the last member on GPUs of other nodes goes", 3, last_member_elsewhere_goes},
+	{"a daemon is started again", 3, daemon_is_started_again, true},
+	{"a member comes back to a new rendezvous", 3, member_comes_back_to_a_new_rendezvous, true},
 };
 
 /* Returns a seed with which the scenario fails, or 0 if none was found. */
@@ -319,7 +374,7 @@ static uint64_t failing_seed(const struct scenario *s)
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
 		schedule_begin(seed);
 		profile = (struct profile){.delay = MS, .keep = 1000};
-		standalone = false;
+		standalone = s->standalone;
 		nodes_begin(s->nodes);
 		cluster_name_in(&nodes[id[0] % s->nodes].cluster, id);
 		s->run();

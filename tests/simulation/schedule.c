@@ -385,10 +385,10 @@ static void set_the_scene(void)
 	static const uint64_t delays[] = {MS, 5 * MS, 50 * MS, 200 * MS, 5 * S};
 	profile.delay = delays[below(chance(10) ? 5 : 4)];
 	profile.keep = chance(80) ? 1000 : 3;
-	losses = chance(50) ? 0 : 1 + below(3);
+	standalone = chance(50);
+	losses = chance(50) ? 0 : 1 + below(standalone ? 6 : 3);
 	worker_losses = chance(50) ? 0 : 1 + below(3);
 	plain = false;
-	standalone = chance(50);
 	nodes_begin(1 + below(NODES_MAX));
 	nwanted = 1 + below(IDS_MAX);
 	for (uint32_t i = 0; i < nwanted; i++)
