@@ -140,7 +140,7 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 	const struct timespec nap = {.tv_nsec = (long)spin_nap_ns(waited_ns, NAP_SHARE)};
 	uint64_t count;
 	atomic_store(&w->queue->asleep, 1);
-	/* Either the engine sees the flag and rings, or this thread sees its launch. */
+	/* Either the scheduler sees the flag and rings, or this thread sees its launch. */
 	if (atomic_load(&w->queue->head) == w->tail)
 		ppoll(fds, 2, w->in_flight || w->lendings ? &nap : NULL, NULL);
 	atomic_store(&w->queue->asleep, 0);
