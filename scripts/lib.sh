@@ -56,7 +56,7 @@ configure() {
 	rm -f "$log"
 }
 
-# Everything with sanitizers, in build-sanitized/: clang's warnings at -O3, the tests that run so, and the fuzz targets.
+# One build with clang and sanitizers, in build-sanitized/, for warnings at -O3, tests and fuzzing.
 # shellcheck disable=SC2034,SC2054 # scripts use it; meson separates sanitizers by commas
 sanitized=(--buildtype=release -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false -Dmpi=disabled
 	-Dman=disabled -Dc_args=-fno-sanitize-recover=all)

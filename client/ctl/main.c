@@ -79,7 +79,7 @@ static ncclsvc_result attach(struct program *p)
 		p->admin[0] = '\0';
 	if (p->not_admin == NCCLSVC_OK || p->not_admin == NCCLSVC_TIMEOUT)
 		return p->not_admin;
-	/* A bus that does not answer leaves time for the daemon. */
+	/* If a bus does not answer, some time is left for the daemon. */
 	if (fits && unit_is_stopped(jobs, p->args.timeout_ns / 4, p->stopped, sizeof(p->stopped)))
 		return NCCLSVC_DAEMON_LOST;
 	return open_at(p, p->args.socket);

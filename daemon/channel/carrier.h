@@ -39,8 +39,8 @@ struct carrier {
 	 * connection before. Returns 0 or -1. */
 	int (*connect)(uint32_t node, const void *address, size_t bytes, uint32_t here,
 		       uint32_t there);
-	/* Data on the way to the node or from it must have been dropped; control messages to it are
-	 * soon returned as failed. */
+	/* Transfers to and from the node must have been dropped; other sends soon complete as
+	 * failed. */
 	void (*disconnect)(uint32_t node);
 	/* Returns each node with a broken connection once, and its label `here`; -1: none. NULL:
 	 * only a daemon's end breaks a connection. */

@@ -55,7 +55,7 @@ struct node {
 	struct link *out;     /* opened by this node, which sends over it; NULL: none */
 	struct link *in;      /* opened by the other node */
 	bool connected;	      /* this node's carrier reaches it */
-	bool carried;	      /* and its carrier this node: messages come, both ways */
+	bool carried;	      /* and vice versa: messages arrive in both directions */
 	bool gone;	      /* the last connection was lost, and none is wanted yet */
 	bool left;	      /* it announced that it exits */
 	bool greeted;	      /* a HELLO has come since it was last lost */

@@ -72,7 +72,8 @@ void link_close(struct link *l)
 	struct node *n = &l->cluster->nodes[l->node];
 	n->out = n->out == l ? NULL : n->out;
 	n->in = n->in == l ? NULL : n->in;
-	update_carried(n); /* its end would not be noticed any more */
+	n->connected &= n->in || n->out; /* its end would not be noticed any more */
+	update_carried(n);
 }
 
 /* Closes a stranger's connection (accept.c); logs the 1st, 2nd, 4th and so on. */
@@ -217,8 +218,8 @@ static void say_hello(struct link *l, uint32_t to)
 }
 
 /* Messages flow: this node's over a connection that it has opened, the other node's over another.
- * The accepting side's HELLO, and the opening side's first message, say that their carriers are
- * connected. */
+ * The accepting side's HELLO, and the opening side's first message, mean that the sender's carrier
+ * is connected. */
 static void begin(struct link *l)
 {
 	static const struct control_beat alive;
@@ -241,7 +242,7 @@ void cluster_carried(struct cluster *c, uint32_t node, uint32_t here, bool faile
 		lose_node(c, node, "the carrier cannot reach it", false);
 	if (failed)
 		return;
-	n->connected = true;
+	n->connected = n->in || n->out;
 	if (n->in && n->in->greeted)
 		begin(n->in);
 	if (n->out && n->out->greeted)
@@ -342,7 +343,7 @@ static void take_hello(struct link *l, const struct control_hello *h)
 	struct node *n = &c->nodes[i];
 	const bool other =
 		(n->in && n->in != l && !l->opened) ||
-		((n->in || n->out) && n->carried && n->info.incarnation != h->incarnation);
+		((n->in || n->out) && n->connected && n->info.incarnation != h->incarnation);
 	if (other && c->mpi) {
 		link_lose(l, "its peer is connected already");
 		return;

@@ -68,8 +68,8 @@ static inline bool comm_can_wait(const struct communicator *m)
 }
 /* Is the member, of the epoch that is about to begin, or of any if this daemon is alone, here? */
 bool comm_is_member_here(const struct communicator *m, uint32_t k);
-/* Does the rank's member wait on this node, in the JOIN that the START answers? A daemon that is
- * started again numbers its sessions anew, but their processes are others. */
+/* Does the rank's member wait on this node, in the JOIN that the START answers? A restarted daemon
+ * reuses session numbers, so the pid must match, too. */
 bool comm_joins_in(const struct communicator *m, const struct control_start *start, uint32_t k);
 /* An epoch is about to begin with this rank. Is the rank's member on this node and still waiting in
  * the same JOIN: it has not left, been replaced, or sent another JOIN? */

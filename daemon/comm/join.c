@@ -417,11 +417,10 @@ void comm_join(struct comms *s, struct session *c, uint32_t request_id,
 		return;
 	}
 	const struct member *member = &m->members[rank];
-	/* A member has left, so the epoch can do little more; its successor, or another member, may
-	 * ask for the next one. */
-	const bool replaces = member->node < 0 && !comm_takes_part(member);
-	const bool returns = member->session == c && member->state == NCCLSVC_MEMBER_JOINED;
-	if (epoch_runs(&m->life) && (replaces || (returns && !comm_is_whole(m))))
+	/* A member has left, so the epoch can do little more; its process may ask for the next one.
+	 */
+	if (member->session == c && member->state == NCCLSVC_MEMBER_JOINED &&
+	    epoch_runs(&m->life) && !comm_is_whole(m))
 		comm_break_epoch(m, NCCLSVC_CAUSE_RENEWED, a_missing_rank(m));
 	if (comm_alive(member) &&
 	    !(member->session == c && member->state == NCCLSVC_MEMBER_BROKEN)) {

@@ -32,7 +32,7 @@ struct coordinator {
 	uint32_t split_seq;	   /* SPLITs of this epoch that are done or have failed */
 	struct planning *planning; /* NULL: none in progress */
 	uint32_t plan_seq;	   /* likewise for plans */
-	int32_t failed;		   /* the result of the last of either that failed */
+	int32_t failed;		   /* the result of the SPLIT or plan that failed last */
 	uint64_t since_ns;
 	struct coordinator *prev_unstarted, *next_unstarted; /* until START comes */
 	UT_hash_handle hh;				     /* by id */
@@ -51,8 +51,8 @@ struct control_result coordinator_result(const uint8_t *id, uint32_t epoch, uint
 /* Reports that to one node: this node knows of a later epoch, or has too many coordinators. */
 void coordinator_refuse(struct coord *c, uint32_t to, const struct control_epoch *of,
 			uint32_t asked, uint32_t seq);
-/* A node asks for one that is over. It has the result, unless that failed before START and before
- * the node asked. */
+/* A node asks for a SPLIT or plan that is over. It knows the result, unless the request failed
+ * before START and before the node asked. */
 void coordinator_late(struct coord *c, const struct coordinator *r, uint32_t to, uint32_t asked,
 		      uint32_t seq);
 /* Has START come? */

@@ -121,7 +121,7 @@ struct control_subcomm {
 /* The result of a request of all members. */
 struct control_result {
 	uint8_t id[NCCLSVC_ID_BYTES];
-	uint32_t epoch, seq;	   /* the epoch's SPLITs, and its plans, from 0 */
+	uint32_t epoch, seq;	   /* counts the epoch's SPLITs, or its plans, from 0 */
 	uint32_t asked;		   /* SVC_SPLIT or SVC_PLAN_COMMIT */
 	int32_t result;		   /* 0: done; a plan is in force, numbered seq + 1 */
 	uint64_t uid;		   /* of the plan */

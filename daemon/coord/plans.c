@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The plans of a communicator's members: gathers and matches them, and tells all members' nodes
- * whether they are in force. Each attempt ends with one result; later messages of it are ignored,
- * because the result has made their node fail the commit. */
+ * whether they are in force. Each attempt ends with one result; messages that come after it are
+ * ignored, because the result has made their node fail the commit. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -98,8 +98,8 @@ static void answer_cancelled(struct worker *w, const struct worker_message *aske
 	worker_send(w, &m, -1);
 }
 
-/* The queue determines when: all workers take the scheduler's launches in the same order, and NCCL's
- * ranks wait for each other here as they do when they first connect. */
+/* The queue determines when: all workers take the scheduler's launches in the same order, and
+ * NCCL's ranks wait for each other here as they do when they first connect. */
 void comm_slot_init_asked(struct worker *w, const struct worker_message *m)
 {
 	struct comm_slot_init *init = &w->inits[m->comm.slot];

@@ -12,7 +12,7 @@ import threading
 import unittest
 
 WAIT = 60
-LIMIT = "40"  # of ctl, where the answer comes at once
+LIMIT = "40"  # ctl's timeout; the answer comes at once
 
 
 def padded(data, to):
@@ -50,7 +50,10 @@ class Systemd:
     def talk(self, connection):
         data = b""
         while b"BEGIN\r\n" not in data:
-            data += connection.recv(4096)
+            more = connection.recv(4096)
+            if not more:
+                return
+            data += more
         lines, data = data.split(b"BEGIN\r\n", 1)
         for line in lines.lstrip(b"\0").split(b"\r\n"):
             if line == b"AUTH EXTERNAL":
@@ -141,7 +144,7 @@ class StoppedTest(unittest.TestCase):
         return True
 
     def connects(self, *args):
-        """Waits for a command to connect. Nothing answers here, so it is ended then."""
+        """Waits until a command connects, then kills it: nothing answers here."""
         self.units.settimeout(WAIT)
         with self.start(*args) as process:
             self.units.accept()[0].close()

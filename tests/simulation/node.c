@@ -33,7 +33,7 @@ uint32_t node_life(int node)
 	return nodes[node].alive ? lives[node] : 0;
 }
 
-/* Each life has an incarnation of its own. */
+/* Each start has a new incarnation. */
 uint64_t node_incarnation(uint32_t node)
 {
 	return 1 + node + NODES_MAX * (uint64_t)(lives[node] - 1);
@@ -252,7 +252,8 @@ void node_restart(uint32_t node)
 	end(&nodes[node]);
 	nodes_ended = false;
 	lives[node]++;
+	check_restarted(node);
 	begin(node);
 	links_restart(node);
-	trace((int)node, "IS STARTED AGAIN");
+	trace((int)node, "IS RESTARTED");
 }

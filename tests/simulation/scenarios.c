@@ -18,12 +18,18 @@ static bool waits(const struct trainer *t, enum asking kind)
 	return r;
 }
 
-static bool is_member(const struct trainer *t, uint32_t rank)
+/* 0: the trainer is in none with that rank, as far as it knows. */
+static uint32_t epoch_of(const struct trainer *t, uint32_t rank)
 {
 	for (uint32_t h = 0; h < HANDLES_MAX; h++)
 		if (t->beliefs[h].held && !t->beliefs[h].broken && t->beliefs[h].rank == rank)
-			return true;
-	return false;
+			return t->beliefs[h].epoch;
+	return 0;
+}
+
+static bool is_member(const struct trainer *t, uint32_t rank)
+{
+	return epoch_of(t, rank);
 }
 
 static void run(uint64_t duration)
@@ -269,7 +275,7 @@ static void rendezvous_is_lost_while_three_join(void)
 		fail("%u of three members are in an epoch", members);
 }
 
-/* Whoever is in no epoch joins again, until all are in one. */
+/* Trainers in no epoch join again until all are in one. */
 static void all_join(struct trainer *const *t, uint32_t n)
 {
 	uint32_t members = 0;
@@ -280,14 +286,14 @@ static void all_join(struct trainer *const *t, uint32_t n)
 		run(10 * S);
 		members = 0;
 		for (uint32_t k = 0; k < n; k++)
-			members += is_member(t[k], k);
+			members += epoch_of(t[k], k) && epoch_of(t[k], k) == epoch_of(t[0], 0);
 	}
 	if (members < n)
-		fail("%u of %u members get an epoch", members, n);
+		fail("%u of %u members get into one epoch", members, n);
 }
 
-/* A daemon, of the rendezvous or of a member, is started again while an epoch begins. */
-static void daemon_is_started_again(void)
+/* The daemon of the rendezvous, or of a member, is restarted while an epoch begins. */
+static void daemon_is_restarted(void)
 {
 	struct trainer *t[3];
 	const uint32_t lost = below(3);
@@ -305,7 +311,7 @@ static void daemon_is_started_again(void)
 }
 
 /* The rendezvous no longer knows the epoch that a member has left. */
-static void member_comes_back_to_a_new_rendezvous(void)
+static void member_returns_to_a_restarted_rendezvous(void)
 {
 	struct trainer *const t[] = {trainer_start(0, 0), trainer_start(0, 1)};
 	join_two(t[0], t[1]);
@@ -364,8 +370,9 @@ static const struct scenario {
 	{"the rendezvous is lost during a start", 3, rendezvous_is_lost_during_a_start},
 	{"the rendezvous is lost while three join", 4, rendezvous_is_lost_while_three_join},
 	{"the last member on GPUs of other nodes goes", 3, last_member_elsewhere_goes},
-	{"a daemon is started again", 3, daemon_is_started_again, true},
-	{"a member comes back to a new rendezvous", 3, member_comes_back_to_a_new_rendezvous, true},
+	{"a daemon is restarted", 3, daemon_is_restarted, true},
+	{"a member returns to a restarted rendezvous", 3, member_returns_to_a_restarted_rendezvous,
+	 true},
 };
 
 /* Returns a seed with which the scenario fails, or 0 if none was found. */

@@ -19,7 +19,7 @@ uint32_t below(uint32_t n);
 bool chance(uint32_t percent);
 uint64_t between(uint64_t low, uint64_t high);
 /* Calls f with arg at that time and frees arg. Skips the call if the node is lost by then (-1:
- * no node), even if it has been started again. */
+ * no node), or restarted. */
 void at(uint64_t time, int node, void (*f)(void *arg), void *arg);
 /* Runs the events due within that duration (0: all events). Returns false if there were too
  * many. */
@@ -48,7 +48,7 @@ struct simulated {
 extern const struct simulated simulated;
 
 extern char failure[512]; /* empty: none */
-/* Numbers the starts of the node; 0: it is lost. */
+/* How often the node has been started; 0: it is down. */
 uint32_t node_life(int node);
 /* Returns false with `failure` set. */
 bool schedule_run(uint64_t seed);

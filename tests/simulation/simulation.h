@@ -106,7 +106,7 @@ void jobs_end(void);
 uint32_t node_of(const struct comms *s);
 /* Loses the node. Each other node learns of the loss later, at its own time. */
 void node_lose(uint32_t node);
-/* Starts a lost standalone daemon again. */
+/* Restarts a lost standalone daemon. */
 void node_restart(uint32_t node);
 uint64_t node_incarnation(uint32_t node);
 void trace(int node, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -204,6 +204,8 @@ void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void check_begin(void);
 void check_end(void);
 void check_start(uint32_t node, const struct command *c);
+/* The node knows nothing of earlier epochs. */
+void check_restarted(uint32_t node);
 void check_joined(const struct trainer *t, const struct request *r, const struct svc_join_reply *j);
 void check_part(const struct trainer *t, const struct request *r, const struct svc_join_reply *j);
 void check_event(const struct trainer *t, const struct belief *b, const struct svc_event_comm *e);

@@ -11,7 +11,7 @@
 struct happening {
 	uint64_t time, order;
 	int node;
-	uint32_t life; /* the node's, when this was planned */
+	uint32_t life; /* the node's, when this was scheduled */
 	void (*f)(void *arg);
 	void *arg;
 };

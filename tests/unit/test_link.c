@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Connections between two daemons with different protocol versions: a future daemon that still
- * speaks today's version, and one that no longer does. */
+ * Connections between two daemons: when they count as connected, and different protocol versions,
+ * with a future daemon that still speaks today's version, and one that no longer does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@
 struct daemon {
 	struct cluster cluster;
 	unsigned received, lost;
-	bool is_slow; /* its carrier is, until finish_carrying */
+	bool is_slow; /* its carrier connects in finish_carrying */
 	unsigned carries;
 	uint32_t here;
 };
@@ -182,7 +182,7 @@ static void the_next_version_talks(void **state)
 }
 
 /* What a carrier sends before the other one is connected would be lost. */
-static void a_node_is_reached_once_both_carriers_are(void **state)
+static void a_node_is_reached_once_both_carriers_are_connected(void **state)
 {
 	(void)state;
 	for (int slow_opens = 0; slow_opens < 2; slow_opens++) {
@@ -269,7 +269,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_same_version_talks),
 		cmocka_unit_test(the_next_version_talks),
-		cmocka_unit_test(a_node_is_reached_once_both_carriers_are),
+		cmocka_unit_test(a_node_is_reached_once_both_carriers_are_connected),
 		cmocka_unit_test(without_a_common_version_both_logs_say_so),
 	};
 	alarm(4 * WAIT_S);

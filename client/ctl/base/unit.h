@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 /* Would a connection start the service? Then text says what state it is in, and how to start it.
- * False also where no systemd answers within timeout_ns a question, or the socket is not that of
- * its unit. */
+ * Also false if systemd takes longer than timeout_ns to answer a question, or the socket is not
+ * that of its unit. */
 bool unit_is_stopped(const char *socket, uint64_t timeout_ns, char *text, size_t size);
 
 #endif

@@ -40,6 +40,10 @@ void comm_gathered(struct communicator *m, const struct control_start *start)
 	struct comms *s = m->comms;
 	size_t size = sizeof(*start) + start->nranks * sizeof(start->members[0]);
 	int32_t vanished = -1;
+	/* A restarted rendezvous does not know the epoch that all ranks have left, and ends none.
+	 */
+	if (epoch_lives(&m->life))
+		comm_break_for(m, NCCLSVC_CAUSE_RENEWED, NCCLSVC_STALE_EPOCH, -1, -1);
 	m->start_is_over = false;
 	m->barrier = BARRIER_NONE;
 	m->start = m->starts[m->begun == m->starts[0]];

@@ -48,7 +48,7 @@
 #define KEYS_MAX   256	/* per message */
 #define REPORT_MAX 4096 /* keys per report; beyond that, only deadlines end waits */
 
-/* From a node to the first node: a part of its report (query_seq 0), or "yes" to the question of
+/* From a node to the first node: a part of its report (query_seq 0), or "yes" to the question with
  * that number. From the first node to a node: that question. */
 struct deadlock_note {
 	uint32_t query_seq, nkeys;

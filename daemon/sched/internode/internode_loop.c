@@ -313,7 +313,7 @@ void internode_comm_carry(struct scheduler *sched, const struct command *c)
 						.carried = {node, c->carry.here, failed}});
 }
 
-/* A carrier that does not disconnect may never end these sends: it owns their memory forever. */
+/* Without `disconnect` (MPI), these sends may never complete, so their memory is never freed. */
 static void drop_packets(struct scheduler *sched, uint32_t node)
 {
 	struct internode_packet *p, *next;

@@ -16,7 +16,7 @@
 /* Mistakes planted in the deadlock detection. */
 enum plant {
 	PLANT_NONE,
-	PLANT_OLD_ROUND,
+	PLANT_OLD_ANSWER,
 	PLANT_NO_NUMBER,
 	PLANT_NO_QUESTION,
 	PLANT_ONE_NODE_LESS,

@@ -62,7 +62,7 @@ void deadlock_take_message(struct scheduler *sched, struct internode_comm *s, ui
 	      note.query_seq, note.nkeys);
 	if ((reports && plant_now(PLANT_LOSE_REPORT)) || (answers && plant_now(PLANT_LOSE_ANSWER)))
 		return;
-	if (answers && s->deadlock && planted == PLANT_OLD_ROUND)
+	if (answers && s->deadlock && planted == PLANT_OLD_ANSWER)
 		note.query_seq = s->deadlock->query_seq;
 	if (asks && plant_now(PLANT_NO_QUESTION)) {
 		note.nkeys = 0;
@@ -89,7 +89,7 @@ static const char *plant_name(unsigned p)
 {
 	static const char *const names[PLANTS] = {
 		[PLANT_NONE] = "none",
-		[PLANT_OLD_ROUND] = "an answer of an older round counts",
+		[PLANT_OLD_ANSWER] = "an answer to an older question counts",
 		[PLANT_NO_NUMBER] = "pairs are compared without their numbers",
 		[PLANT_NO_QUESTION] = "a node answers whatever others have posted",
 		[PLANT_ONE_NODE_LESS] = "a node is not told of the deadlock",
