@@ -327,6 +327,26 @@ static void member_returns_to_a_restarted_rendezvous(void)
 	all_join(t, 2);
 }
 
+/* The rendezvous has lost a member's node, which another member's node still reaches. */
+static void newcomer_replaces_a_node_that_is_cut_off(void)
+{
+	struct trainer *a = trainer_start(0, 0), *b = trainer_start(2, 0);
+	join_two(a, b);
+	links_cut(id[0] % 3, 2, 40 * S);
+	run(15 * S);
+	if (!is_member(a, 0) || !is_member(b, 1))
+		fail("members that reach each other have lost their epoch");
+	struct trainer *newcomer = trainer_start(id[0] % 3, 0);
+	trainer_join(newcomer, id, 2, 1, false, 0);
+	run(5 * S);
+	if (is_member(a, 0) || is_member(b, 1))
+		fail("a member is not told that its epoch is over");
+	trainer_join(a, id, 2, 0, false, 0);
+	run(5 * S);
+	if (!is_member(a, 0) || !is_member(newcomer, 1))
+		fail("the newcomer gets no epoch");
+}
+
 /* Rank 1 leaves and rank 0 dies: the epoch must end on rank 1's node too, although its GPU waits
  * for rank 0's work. */
 static void last_member_elsewhere_goes(void)
@@ -371,6 +391,8 @@ static const struct scenario {
 	{"the rendezvous is lost while three join", 4, rendezvous_is_lost_while_three_join},
 	{"the last member on GPUs of other nodes goes", 3, last_member_elsewhere_goes},
 	{"a daemon is restarted", 3, daemon_is_restarted, true},
+	{"a newcomer replaces a node that is cut off", 3, newcomer_replaces_a_node_that_is_cut_off,
+	 true},
 	{"a member returns to a restarted rendezvous", 3, member_returns_to_a_restarted_rendezvous,
 	 true},
 };

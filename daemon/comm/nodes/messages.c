@@ -101,6 +101,17 @@ static struct control_break seen_from_here(const struct communicator *m,
 	return b;
 }
 
+/* A newcomer takes the place of a node that the rendezvous has lost. This one may still reach it.
+ */
+static void pass_on_break(struct comms *s, const struct communicator *m,
+			  const struct control_break *b)
+{
+	const bool runs = epoch_runs(&m->life) && m->epoch == b->epoch;
+	const bool begins = m->start && m->start->epoch == b->epoch;
+	if (b->renewed && b->node >= 0 && (uint32_t)b->node != s->coord.me && (runs || begins))
+		remote_send(s, (uint32_t)b->node, CONTROL_BREAK, b, sizeof(*b));
+}
+
 static void on_break(struct comms *s, uint32_t from, const struct control_break *received)
 {
 	char text[SVC_TEXT_BYTES];
@@ -108,6 +119,7 @@ static void on_break(struct comms *s, uint32_t from, const struct control_break 
 	if (!m || received->rank >= (int32_t)m->nranks || received->node >= (int32_t)s->coord.n)
 		return;
 	const struct control_break seen = seen_from_here(m, received), *b = &seen;
+	pass_on_break(s, m, received);
 	/* It may come before the epoch has begun here: then the epoch ends as soon as it has begun.
 	 */
 	if (m->start && m->start->epoch == b->epoch && m->cuda && comm_across_nodes(m)) {
