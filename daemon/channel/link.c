@@ -31,7 +31,7 @@ struct kept_message {
 
 /* ---- Carriers ---- */
 
-/* What one carrier sends before the other one is connected would be lost. */
+/* A message that one carrier sends before the other is connected would be lost. */
 static void update_carried(struct node *n)
 {
 	n->carried =

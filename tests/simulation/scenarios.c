@@ -18,7 +18,7 @@ static bool waits(const struct trainer *t, enum asking kind)
 	return r;
 }
 
-/* 0: the trainer is in none with that rank, as far as it knows. */
+/* The epoch in which the trainer has that rank, as far as it knows; 0: none. */
 static uint32_t epoch_of(const struct trainer *t, uint32_t rank)
 {
 	for (uint32_t h = 0; h < HANDLES_MAX; h++)

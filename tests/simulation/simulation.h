@@ -63,6 +63,7 @@ uint32_t links_carry(uint32_t node, uint32_t other);
 /* A message comes over that connection; false: it is lost. */
 bool links_bring(uint32_t node, uint32_t other, uint32_t number);
 void links_lose(uint32_t node);
+/* The restarted node has no connection. */
 void links_restart(uint32_t node);
 /* The two cannot reach each other for that time. */
 void links_cut(uint32_t a, uint32_t b, uint64_t duration);

@@ -181,7 +181,7 @@ static void the_next_version_talks(void **state)
 	talk(LINK_PROTOCOL_MAX, NEXT, LINK_PROTOCOL_MAX);
 }
 
-/* What a carrier sends before the other one is connected would be lost. */
+/* A message that one carrier sends before the other is connected would be lost. */
 static void a_node_is_reached_once_both_carriers_are_connected(void **state)
 {
 	(void)state;
