@@ -28,6 +28,15 @@ DEVICE bool warp_all(bool so)
 	return so;
 }
 
+DEVICE uint64_t of_previous_thread(uint64_t v)
+{
+	return v;
+}
+DEVICE uint64_t of_next_thread(uint64_t v)
+{
+	return v;
+}
+
 DEVICE bool threads_all(uint32_t n, bool so)
 {
 	(void)n;

@@ -55,6 +55,21 @@ DEVICE bool warp_all(bool so)
 	return all;
 }
 
+/* The value of the warp's previous or next thread. */
+#define NEIGHBOUR(name, direction, bound)                                                          \
+	DEVICE uint32_t name##32(uint32_t v)                                                       \
+	{                                                                                          \
+		asm volatile("shfl.sync." direction ".b32 %0, %0, 1, " bound ", 0xffffffff;"       \
+			     : "+r"(v));                                                           \
+		return v;                                                                          \
+	}                                                                                          \
+	DEVICE uint64_t name(uint64_t v)                                                           \
+	{                                                                                          \
+		return name##32((uint32_t)v) | (uint64_t)name##32((uint32_t)(v >> 32)) << 32;      \
+	}
+NEIGHBOUR(of_previous_thread, "up", "0")
+NEIGHBOUR(of_next_thread, "down", "31")
+
 /* The same for the block's first n threads; n is a multiple of the warp size. */
 DEVICE bool threads_all(uint32_t n, bool so)
 {

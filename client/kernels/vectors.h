@@ -34,15 +34,15 @@ DEVICE void span_copy(const struct span *s, const struct offers *o)
 {
 	const unsigned n = s->to_past - s->to;
 	BATCHES_BEGIN;
-#define COPY(WHOLE, U)                                                                             \
+#define COPY(HOW, U)                                                                               \
 	{                                                                                          \
 		union vector_values x[U] = {{{0}}};                                                \
-		LOAD(WHOLE, U, s->from, x);                                                        \
+		LOAD(HOW, U, s->from, x);                                                          \
 		ROLLED for (unsigned i = 0; i < n; i++)                                            \
 		{                                                                                  \
 			const unsigned p = n > 1 ? (s->rank + 1 + i) % s->nranks : s->to;          \
 			if (!is_in_place(s, o, p))                                                 \
-				STORE(WHOLE, U, p, x);                                             \
+				STORE(HOW, U, p, x);                                               \
 		}                                                                                  \
 	}
 	BATCHES(COPIED, COPY);
@@ -63,13 +63,13 @@ DEVICE void span_copy(const struct span *s, const struct offers *o)
 
 /* A vector has N elements of type T in its `field`; sums have type S, which wraps. FACTOR: applied
  * to each element of a sum; AFTER: to the sum. The next rank's vectors are loaded ahead. */
-#define REDUCE(WHOLE, T, S, N, U, field, GET, PUT, FACTOR, AFTER)                                  \
+#define REDUCE(HOW, T, S, N, U, field, GET, PUT, FACTOR, AFTER)                                    \
 	{                                                                                          \
 		T all[U][N];                                                                       \
 		union vector_values x[U] = {{{0}}}, y[U] = {{{0}}};                                \
-		LOAD(WHOLE, U, 0, x);                                                              \
+		LOAD(HOW, U, 0, x);                                                                \
 		if (c->nranks > 1)                                                                 \
-			LOAD(WHOLE, U, 1, y);                                                      \
+			LOAD(HOW, U, 1, y);                                                        \
 		PREMULTIPLY(T, S, N, U, field, GET, PUT, x, 0)                                     \
 		EACH_VALUE(U, N) all[u][i] = FACTOR(GET(x[u].field[i]));                           \
 		ROLLED for (unsigned p = 1; p < c->nranks; p++)                                    \
@@ -93,18 +93,18 @@ DEVICE void span_copy(const struct span *s, const struct offers *o)
 				all[u][i] = (T)((S)all[u][i] + (S)FACTOR(GET(y[u].field[i])));     \
 			}                                                                          \
 			if (p + 1 < c->nranks)                                                     \
-				LOAD(WHOLE, U, p + 1, y);                                          \
+				LOAD(HOW, U, p + 1, y);                                            \
 		}                                                                                  \
 		EACH_VALUE(U, N) x[u].field[i] = PUT(AFTER(all[u][i]));                            \
-		ROLLED for (unsigned p = s->to; p < s->to_past; p++) STORE(WHOLE, U, p, x);        \
+		ROLLED for (unsigned p = s->to; p < s->to_past; p++) STORE(HOW, U, p, x);          \
 	}
 
 /* The same for two ranks. It needs fewer registers, so a thread can have more vectors in flight. */
-#define REDUCE_PAIR(WHOLE, N, U, field, GET, PUT, FACTOR)                                          \
+#define REDUCE_PAIR(HOW, N, U, field, GET, PUT, FACTOR)                                            \
 	{                                                                                          \
 		union vector_values x[U] = {{{0}}}, y[U] = {{{0}}};                                \
-		LOAD(WHOLE, U, 0, x);                                                              \
-		LOAD(WHOLE, U, 1, y);                                                              \
+		LOAD(HOW, U, 0, x);                                                                \
+		LOAD(HOW, U, 1, y);                                                                \
 		switch (c->redop) {                                                                \
 		case NCCLSVC_PROD:                                                                 \
 			EACH_VALUE(U, N)                                                           \
@@ -123,7 +123,7 @@ DEVICE void span_copy(const struct span *s, const struct offers *o)
 			x[u].field[i] =                                                            \
 				PUT(FACTOR(GET(x[u].field[i])) + FACTOR(GET(y[u].field[i])));      \
 		}                                                                                  \
-		ROLLED for (unsigned p = s->to; p < s->to_past; p++) STORE(WHOLE, U, p, x);        \
+		ROLLED for (unsigned p = s->to; p < s->to_past; p++) STORE(HOW, U, p, x);          \
 	}
 
 #define SCALED(x)	  ((x)*factor)

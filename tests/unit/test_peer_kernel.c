@@ -304,6 +304,8 @@ static void in_place(void **unused)
 
 /* ---- Types ---- */
 
+#define VECTOR 16
+
 /* As bits of the type: inputs of ranks 0 to 2, mostly 1.5, 2.5 and -8; the result; and the ranks'
  * scalars, mostly 2, 3 and 0.5. */
 static const struct {
@@ -378,16 +380,24 @@ static void types_work(struct rank *r)
 	for (unsigned t = 0; t < sizeof(types) / sizeof(*types); t++) {
 		const unsigned size = types[t].size;
 		struct peer_call c = call_of(r, (uint64_t)n * size);
+		const unsigned at = t % (16 / size) * size;
+		uint8_t *const src = r->src + at, *const dst = r->dst + (t & 1 ? at : size % 16);
+		c.src = (uintptr_t)src;
+		c.dst = (uintptr_t)dst;
 		c.reduces = 1;
 		c.type = (uint8_t)types[t].type;
 		c.redop = (uint8_t)types[t].redop;
 		c.scalar = types[t].scalar[r->number];
 		for (unsigned i = 0; i < n; i++)
-			memcpy(r->src + i * size, &types[t].in[r->number], size);
+			memcpy(src + i * size, &types[t].in[r->number], size);
+		memset(r->dst, GUARD, 2 * VECTOR + n * size);
 		kernel->run(c);
 		for (unsigned i = 0; i < n; i++)
-			if (memcmp(r->dst + i * size, &types[t].out, size))
+			if (memcmp(dst + i * size, &types[t].out, size))
 				fail_msg("row %u, element %u of rank %u", t, i, r->number);
+		for (uint8_t *p = r->dst; p < r->dst + 2 * VECTOR + n * size; p++)
+			if (p < dst || p >= dst + n * size)
+				assert_int_equal(*p, GUARD);
 	}
 }
 
