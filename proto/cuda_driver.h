@@ -32,4 +32,20 @@ const struct cuda *cuda_driver(const char **why);
 /* "CUDA_ERROR_OUT_OF_MEMORY (out of memory)". cuda must be loaded. */
 void cuda_driver_error(const struct cuda *cuda, CUresult error, char *text, size_t size);
 
+/* Until relaxed_end, this thread's calls do not invalidate a capture of a stream that they do not
+ * name. Returns the argument for relaxed_end. */
+static inline int relaxed_begin(const struct cuda *cuda)
+{
+	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	if (!cuda->cuThreadExchangeStreamCaptureMode)
+		return -1;
+	return cuda->cuThreadExchangeStreamCaptureMode(&mode) ? -1 : mode;
+}
+
+static inline void relaxed_end(const struct cuda *cuda, int mode)
+{
+	if (mode >= 0)
+		cuda->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 #endif

@@ -19,22 +19,6 @@ ncclsvc_result cuda_device(const struct cuda *cuda, int ordinal, CUdevice *devic
 /* Whether the driver has all functions that captures need. */
 bool cuda_captures(const struct cuda *cuda);
 
-/* Until relaxed_end, this thread's calls do not invalidate a capture of a stream that they do not
- * name. Returns the argument for relaxed_end. */
-static inline int relaxed_begin(const struct cuda *cuda)
-{
-	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	if (!cuda->cuThreadExchangeStreamCaptureMode)
-		return -1;
-	return cuda->cuThreadExchangeStreamCaptureMode(&mode) ? -1 : mode;
-}
-
-static inline void relaxed_end(const struct cuda *cuda, int mode)
-{
-	if (mode >= 0)
-		cuda->cuThreadExchangeStreamCaptureMode(&mode);
-}
-
 /* Makes the context current, unless it is NULL. On success, cuda_pop undoes it. */
 static inline CUresult cuda_push(const struct cuda *cuda, CUcontext context)
 {

@@ -1,76 +1,145 @@
 /* SPDX-License-Identifier: Apache-2.0
- * ncclMemAlloc borrows memory from the daemon. Registration promises that memory will be used
- * again; the service assumes this of all memory, and imports whatever an operation uses only once.
- * So a window is a registration too, but must be memory from ncclMemAlloc. */
+ * ncclMemAlloc makes memory that other processes can map. Registration promises that memory will be
+ * used again; the service assumes this of all memory, and maps whatever an operation uses only
+ * once. So windows are registrations, too, and neither has requirements on the memory. */
 #include <stdlib.h>
-#include <time.h>
 
 #include "driver.h"
 #include "handle.h"
 
-#define FREE_WAIT_NS UINT64_C(10000000000) /* time for tasks that still use it */
+#define DEVICES_MOST 64
 
-struct lent {
-	void *base;
+struct allocation {
+	struct allocation *next;
+	CUdeviceptr base;
 	size_t bytes;
-	struct gpu_session *session;
-	unsigned generation; /* generation of the process: a forked child has neither the memory nor
-				the session */
-	struct lent *next;
+	CUdevice device;
+	unsigned generation; /* generation of the process: a forked child does not have the memory
+			      */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct lent *all;
+static struct allocation *allocations;
 FREE_IN_CHILDREN(lock)
+
+static ncclResult_t cuda_fail(const struct cuda *cuda, CUresult e, const char *function,
+			      const void *p, size_t bytes)
+{
+	const char *name = NULL;
+	if (cuda->cuGetErrorName(e, &name) || !name)
+		name = "an unknown error";
+	return fail(ncclUnhandledCudaError, "%s: %zu bytes at %p: %s", function, bytes, p, name);
+}
+
+/* As in NCCL, for all GPUs of the process that can reach the memory. */
+static CUresult allow(const struct cuda *cuda, const struct allocation *a)
+{
+	CUmemAccessDesc access[DEVICES_MOST];
+	int n = 0, count = 0, can;
+	CUdevice other;
+	CUresult e = cuda->cuDeviceGetCount(&count);
+	for (int i = 0; !e && i < count && n < DEVICES_MOST; i++) {
+		e = cuda->cuDeviceGet(&other, i);
+		can = other == a->device;
+		if (!e && !can)
+			e = cuda->cuDeviceCanAccessPeer(&can, other, a->device);
+		if (!e && can)
+			access[n++] =
+				(CUmemAccessDesc){.location = {CU_MEM_LOCATION_TYPE_DEVICE, other},
+						  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	}
+	return e ? e : cuda->cuMemSetAccess(a->base, a->bytes, access, (size_t)n);
+}
+
+static CUresult map(const struct cuda *cuda, CUmemGenericAllocationHandle handle,
+		    struct allocation *a)
+{
+	CUresult e = cuda->cuMemAddressReserve(&a->base, a->bytes, 0, 0, 0);
+	if (e)
+		return e;
+	e = cuda->cuMemMap(a->base, a->bytes, 0, handle, 0);
+	if (!e) {
+		e = allow(cuda, a);
+		if (e)
+			cuda->cuMemUnmap(a->base, a->bytes);
+	}
+	if (e)
+		cuda->cuMemAddressFree(a->base, a->bytes);
+	return e;
+}
+
+static CUresult allocate(const struct cuda *cuda, int device, size_t bytes, struct allocation *a)
+{
+	CUmemGenericAllocationHandle handle;
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				    .requestedHandleTypes =
+					    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+				    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	size_t page = 0;
+	CUresult e = cuda->cuDeviceGet(&a->device, device);
+	prop.location.id = a->device;
+	if (!e)
+		e = cuda->cuMemGetAllocationGranularity(&page, &prop,
+							CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+	if (!e && bytes > SIZE_MAX - page)
+		e = CUDA_ERROR_OUT_OF_MEMORY;
+	if (e)
+		return e;
+	a->bytes = (bytes + page - 1) / page * page;
+	e = cuda->cuMemCreate(&handle, a->bytes, &prop, 0);
+	if (e)
+		return e;
+	e = map(cuda, handle, a);
+	cuda->cuMemRelease(handle); /* the mapping keeps the memory */
+	return e;
+}
+
+static void keep(struct allocation *a)
+{
+	pthread_mutex_lock(&lock);
+	a->next = allocations;
+	allocations = a;
+	pthread_mutex_unlock(&lock);
+}
 
 ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 {
 	int device;
-	struct gpu_session *session;
+	const struct cuda *cuda;
 	if (!p || !bytes)
 		return fail(ncclInvalidArgument, "ncclMemAlloc: ptr is %p, size is %zu", (void *)p,
 			    bytes);
-	struct lent *lent = calloc(1, sizeof(*lent));
-	if (!lent)
-		return fail(ncclSystemError, "out of memory");
-	ncclResult_t r = device_current(&device);
+	ncclResult_t r = driver_open(&cuda);
 	if (!r)
-		r = session_get(device, &session);
-	if (!r) {
-		ncclsvc_result e =
-			ncclsvc_mem_alloc_device(session->service, device, bytes, &lent->base);
-		if (e == NCCLSVC_DAEMON_LOST)
-			session->lost = true;
-		if (e)
-			r = fail_service(e);
-	}
-	if (r) {
-		free(lent);
+		r = device_current(&device);
+	if (r)
 		return r;
+	struct allocation *a = calloc(1, sizeof(*a));
+	if (!a)
+		return fail(ncclSystemError, "out of memory");
+	const int mode = relaxed_begin(cuda);
+	const CUresult e = allocate(cuda, device, bytes, a);
+	relaxed_end(cuda, mode);
+	if (e) {
+		free(a);
+		return cuda_fail(cuda, e, "ncclMemAlloc", NULL, bytes);
 	}
-	*p = lent->base;
-	lent->bytes = bytes;
-	lent->session = session;
-	lent->generation = process_generation();
-	pthread_mutex_lock(&lock);
-	lent->next = all;
-	all = lent;
-	pthread_mutex_unlock(&lock);
-	inform("ncclMemAlloc: %zu bytes of GPU %d at %p, lent by the daemon", bytes, device,
-	       lent->base);
+	*p = (void *)a->base;
+	a->generation = process_generation();
+	keep(a);
 	return ncclSuccess;
 }
 NCCL_ALIAS(ncclMemAlloc);
 
-/* Removes and returns it; NULL: not found. An entry of the parent process stays in the list; the
- * newest entries are found first. */
-static struct lent *take(const void *p, bool *of_parent)
+/* Removes and returns it; NULL: not found. The parent process's stay in the list; the newest are
+ * found first. */
+static struct allocation *take(const void *p, bool *of_parent)
 {
 	pthread_mutex_lock(&lock);
-	struct lent **at = &all;
-	while (*at && (*at)->base != p)
+	struct allocation **at = &allocations;
+	while (*at && (*at)->base != (CUdeviceptr)p)
 		at = &(*at)->next;
-	struct lent *found = *at;
+	struct allocation *found = *at;
 	*of_parent = found && found->generation != process_generation();
 	if (*of_parent)
 		found = NULL;
@@ -80,49 +149,56 @@ static struct lent *take(const void *p, bool *of_parent)
 	return found;
 }
 
+/* As with cudaFree, work on the GPU that uses the memory ends first. */
+static CUresult release(const struct cuda *cuda, const struct allocation *a)
+{
+	CUcontext context;
+	CUresult e = cuda->cuDevicePrimaryCtxRetain(&context, a->device);
+	if (e)
+		return e;
+	e = cuda->cuCtxPushCurrent(context);
+	if (!e) {
+		e = cuda->cuCtxSynchronize();
+		cuda->cuCtxPopCurrent(&context);
+	}
+	cuda->cuDevicePrimaryCtxRelease(a->device);
+	if (e)
+		return e;
+	sessions_forget((const void *)a->base);
+	e = cuda->cuMemUnmap(a->base, a->bytes);
+	return e ? e : cuda->cuMemAddressFree(a->base, a->bytes);
+}
+
 ncclResult_t ncclMemFree(void *p)
 {
+	const struct cuda *cuda;
+	bool of_parent;
 	if (!p)
 		return ncclSuccess;
-	bool of_parent;
-	struct lent *lent = take(p, &of_parent);
+	struct allocation *a = take(p, &of_parent);
 	if (of_parent)
 		return fail(ncclInvalidUsage,
 			    "ncclMemFree: %p belongs to the process that forked this one, and can "
 			    "only be freed there",
 			    p);
-	if (!lent)
+	if (!a)
 		return fail(ncclInvalidArgument,
 			    "ncclMemFree: %p was not allocated by ncclMemAlloc", p);
-	ncclsvc_result e = ncclsvc_mem_free(lent->session->service, p);
-	for (uint64_t ns = 0; e == NCCLSVC_BUSY && ns < FREE_WAIT_NS; ns += 1000000) {
-		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-		e = ncclsvc_mem_free(lent->session->service, p);
+	const ncclResult_t r = driver_open(&cuda);
+	CUresult e = CUDA_SUCCESS;
+	if (!r) {
+		const int mode = relaxed_begin(cuda);
+		e = release(cuda, a);
+		relaxed_end(cuda, mode);
 	}
-	if (e == NCCLSVC_BUSY) { /* it stays allocated */
-		pthread_mutex_lock(&lock);
-		lent->next = all;
-		all = lent;
-		pthread_mutex_unlock(&lock);
-		return fail_service(e);
+	if (r || e) {
+		keep(a);
+		return r ? r : cuda_fail(cuda, e, "ncclMemFree", p, a->bytes);
 	}
-	free(lent);
-	return e ? fail_service(e) : ncclSuccess;
+	free(a);
+	return ncclSuccess;
 }
 NCCL_ALIAS(ncclMemFree);
-
-static bool is_lent(const void *p, size_t bytes)
-{
-	pthread_mutex_lock(&lock);
-	const struct lent *l = all;
-	while (l &&
-	       (l->generation != process_generation() || (const char *)p < (const char *)l->base ||
-		(const char *)p >= (const char *)l->base + l->bytes))
-		l = l->next;
-	bool is = l && bytes <= l->bytes - (size_t)((const char *)p - (const char *)l->base);
-	pthread_mutex_unlock(&lock);
-	return is;
-}
 
 /* ---- Registration ---- */
 
@@ -196,11 +272,6 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *p, size_t bytes, nccl
 			    flags);
 	if (!window)
 		return fail(ncclInvalidArgument, "ncclCommWindowRegister: window is NULL");
-	if (!is_lent(p, bytes))
-		return fail(ncclInvalidUsage,
-			    "ncclCommWindowRegister: %p (%zu bytes) was not allocated by "
-			    "ncclMemAlloc: only memory that the daemon owns can be a window",
-			    p, bytes);
 	ncclResult_t r = register_with("ncclCommWindowRegister", true, comm, p, bytes, &handle);
 	if (!r)
 		*window = handle;

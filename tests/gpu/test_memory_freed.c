@@ -117,15 +117,15 @@ static void freed_rank(struct client *c)
 		CHECK_EQ(nc.cuMemFree(p), 0);
 		memory_returns(session, c->rank, comm, before + BYTES / 2);
 	}
-	stage("memory that no operation has used, and lent memory");
+	stage("memory that no operation has used, and memory of ncclMemAlloc");
 	CUdeviceptr unused;
-	void *lent;
+	void *block;
 	CHECK_CU(cu.cuMemAlloc(&unused, BYTES));
 	CHECK_EQ(nc.cuMemFree(unused), 0);
 	CHECK_EQ(nc.cuMemFree(0), 0);
-	CHECK_NC(nc.ncclMemAlloc(&lent, BYTES));
-	CHECK(nc.cuMemFree((uintptr_t)lent));
-	CHECK_NC(nc.ncclMemFree(lent));
+	CHECK_NC(nc.ncclMemAlloc(&block, BYTES));
+	CHECK(nc.cuMemFree((uintptr_t)block));
+	CHECK_NC(nc.ncclMemFree(block));
 	ncclsvc_close(session);
 	CHECK_NC(nc.ncclCommDestroy(comm));
 }

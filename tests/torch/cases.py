@@ -487,7 +487,7 @@ def case_expandable(steps):
 
 
 def case_mempool(steps):
-    """Memory of ncclMemAlloc, which with the drop-in is lent by the daemon."""
+    """Memory of ncclMemAlloc, registered with the communicator."""
     backend = dist.distributed_c10d._get_default_group()._get_backend(device())
     dist.all_reduce(torch.ones(1, device=device()))
     pool = torch.cuda.MemPool(backend.mem_allocator)
