@@ -63,7 +63,9 @@ struct svc_join {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	int32_t nranks, rank;
 	int32_t device;
-	uint32_t flags;
+	uint16_t flags;
+	uint8_t blocks; /* the most of a kernel; 0: any. The members' minimum counts */
+	uint8_t reserved;
 	uint64_t timeout_ns; /* 0: none */
 	/* How CUDA uses the device in this process, for inspection; zeros with SVC_DEVICE_HOST. */
 	uint64_t mps_server; /* as in struct mps; 0 unless mps is NCCLSVC_MPS_ACTIVE */
@@ -72,7 +74,8 @@ struct svc_join {
 	 * it lacks their device nodes. Their communicators have no kernels. */
 	uint16_t out_of_reach;
 	/* 0, or a lent region of the member's GPU, zeroed and at least PEER_STAGING bytes long
-	 * (abi/peer_abi.h). If all members have one, their kernels may use it. */
+	 * (abi/peer_abi.h). If all members have one, their kernels may use it. What it has beyond
+	 * that is for copy engines. */
 	uint32_t staging;
 	char label[NCCLSVC_NAME_BYTES]; /* the user's name (svc_label_ok) */
 };
@@ -123,8 +126,10 @@ struct svc_split {
 	int32_t key;
 	uint32_t staging;      /* as in JOIN, for the member of the part */
 	uint64_t timeout_ns;   /* 0: none */
-	uint16_t out_of_reach; /* as in JOIN */
-	uint16_t reserved[3];
+	uint16_t out_of_reach; /* as in JOIN, and blocks, too */
+	uint8_t blocks;
+	uint8_t reserved_byte;
+	uint16_t reserved[2];
 	char label[NCCLSVC_NAME_BYTES]; /* as in JOIN, of the part */
 };
 

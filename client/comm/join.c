@@ -171,11 +171,13 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	if (!comm)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	comm->device = device;
+	comm->tuning = join_take_tuning();
 	if (device != NCCLSVC_DEVICE_HOST)
 		peer_new(s, comm, request->device, request->nranks);
 	request->flags |= join_admit_flags(s);
 	request->staging = peer_region(comm->peer);
 	request->out_of_reach = peer_out_of_reach(comm->peer);
+	request->blocks = comm->tuning.blocks;
 	comm->world = request->flags & SVC_JOIN_WORLD;
 	comm->nranks = request->nranks;
 	comm->rank = request->rank;
@@ -332,6 +334,7 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 	comm->device = parent->device;
 	comm->daemon_device = parent->daemon_device;
 	/* The member learns the number of ranks from the answer. */
+	comm->tuning = join_take_tuning();
 	if (comm->device != NCCLSVC_DEVICE_HOST && colour >= 0)
 		peer_new(s, comm, comm->daemon_device,
 			 parent->nranks < PEER_RANKS ? parent->nranks : PEER_RANKS);
@@ -346,6 +349,7 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 		.staging = peer_region(comm->peer),
 		.timeout_ns = timeout_on_wire(timeout_ms),
 		.out_of_reach = peer_out_of_reach(comm->peer),
+		.blocks = comm->tuning.blocks,
 	};
 	join_take_label(request.label);
 	if (!r)

@@ -13,6 +13,7 @@
 #include "proto/names.h"
 
 static _Thread_local char next_label[NCCLSVC_NAME_BYTES];
+static _Thread_local struct comm_tuning next_tuning;
 
 void ncclsvc_comm_label_next(const char *label)
 {
@@ -23,6 +24,21 @@ void join_take_label(char label[NCCLSVC_NAME_BYTES])
 {
 	memcpy(label, next_label, sizeof(next_label));
 	memset(next_label, 0, sizeof(next_label));
+}
+
+void ncclsvc_comm_tuning_next(unsigned blocks, int copy_engines)
+{
+	next_tuning = (struct comm_tuning){
+		.blocks = (uint8_t)(blocks < PEER_BLOCKS ? blocks : PEER_BLOCKS),
+		.copy_engines = copy_engines,
+	};
+}
+
+struct comm_tuning join_take_tuning(void)
+{
+	const struct comm_tuning taken = next_tuning;
+	next_tuning = (struct comm_tuning){0};
+	return taken;
 }
 
 uint64_t join_deadline(int timeout_ms)
@@ -72,9 +88,11 @@ struct svc_join rejoin_request(const ncclsvc_comm *comm, uint64_t timeout_ns)
 		.nranks = comm->world ? 0 : comm->nranks,
 		.rank = comm->rank,
 		.device = comm->daemon_device,
-		.flags = (comm->world ? SVC_JOIN_WORLD : 0) | join_admit_flags(comm->session),
+		.flags = (uint16_t)((comm->world ? SVC_JOIN_WORLD : 0) |
+				    join_admit_flags(comm->session)),
 		.staging = peer_region(comm->peer),
 		.out_of_reach = peer_out_of_reach(comm->peer),
+		.blocks = comm->tuning.blocks,
 		.timeout_ns = timeout_ns,
 	};
 	if (!comm->world)

@@ -4,6 +4,7 @@
 #define CLIENT_COMM_JOIN_REQUEST_H
 
 #include "core/call.h"
+#include "core/comm_handle.h"
 
 /* The daemon answers by the deadline it was given; this allows for the answer's delivery. */
 #define JOIN_GRACE_NS UINT64_C(5000000000)
@@ -19,6 +20,8 @@ ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, uint64_t deadl
 			   const ncclsvc_comm *beside);
 /* Takes the name that ncclsvc_comm_label_next has left for this thread's next communicator. */
 void join_take_label(char label[NCCLSVC_NAME_BYTES]);
+/* Takes what ncclsvc_comm_tuning_next has left, likewise. */
+struct comm_tuning join_take_tuning(void);
 /* Fills in the MPS server under which the process uses the GPU. */
 void join_say_mps(int device, struct svc_join *request);
 

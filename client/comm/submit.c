@@ -18,7 +18,7 @@
 #include "cuda/capture/capture.h"
 #include "cuda/capture/capture_graph.h"
 #include "cuda/capture/captured_group.h"
-#include "cuda/direct/peer.h"
+#include "cuda/direct/peer_kernel.h"
 #include "cuda/direct/shares.h"
 #include "cuda/session_gpu.h"
 #include "proto/names.h"

@@ -18,6 +18,12 @@ struct made_redop {
 	uint32_t number;   /* the daemon's; 0: the daemon does not have it yet */
 };
 
+/* How its kernels use the GPU (ncclsvc_comm_tuning_next). */
+struct comm_tuning {
+	uint8_t blocks; /* the most of a kernel; 0: no limit */
+	bool copy_engines;
+};
+
 struct ncclsvc_comm {
 	ncclsvc_session *session;
 	ncclsvc_comm *next;
@@ -39,6 +45,7 @@ struct ncclsvc_comm {
 	/* Its kernels (cuda/direct/peer.h), and the largest operation, in bytes, that they do. */
 	struct peer *peer;
 	uint32_t peer_bytes;
+	struct comm_tuning tuning;
 	/* not OK: the epoch is over, and this is why */
 	ncclsvc_result broken;
 	uint64_t broken_ns;

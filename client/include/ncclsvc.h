@@ -186,6 +186,13 @@ ncclsvc_result ncclsvc_comm_split(ncclsvc_comm *parent, int colour, int key, int
  * first name that a member gives counts. NULL or "": none. */
 void ncclsvc_comm_label_next(const char *label);
 
+/* Tunes the GPU communicator that this thread's next join or split makes, for programs that need
+ * the multiprocessors themselves. blocks: the most thread blocks of a kernel, 1 to 32; 0: no limit.
+ * The minimum of all members applies. If all members ask for copy_engines, these move the data of
+ * large AllGathers, AllToAlls, Broadcasts, Gathers and Scatters, and each member takes 64 MiB more
+ * of its GPU (libncclsvc(3)). */
+void ncclsvc_comm_tuning_next(unsigned blocks, int copy_engines);
+
 /* Joining in two steps, so that another thread can cancel it: _begin sends the request, and _wait
  * waits for its answer, which comes by the timeout given to _begin. */
 typedef struct ncclsvc_joining ncclsvc_joining;

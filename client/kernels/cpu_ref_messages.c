@@ -11,5 +11,5 @@ _Static_assert(PEER_COUNTS + PEER_DIRS * PEER_CHANNELS * sizeof(uint64_t) <= PEE
 	       "counts fit");
 _Static_assert(PEER_BLOCKS *PEER_RING_LINES * sizeof(struct ll_line) <= PEER_RINGS_BYTES,
 	       "rings fit");
-_Static_assert(PEER_CHANNELS_OF(2) <= PEER_CHANNELS, "each channel has a ring");
+_Static_assert(PEER_CHANNELS_OF(PEER_BLOCKS, 2) <= PEER_CHANNELS, "each channel has a ring");
 _Static_assert(sizeof(struct peer_control) <= PEER_CONTROL_BYTES, "the control block fits");

@@ -70,18 +70,19 @@ DEVICE void headers_post(struct work *w, uint32_t kernel_seq)
 }
 
 /* After a mismatch the communicator continues, and the task reports the failure. In a graph there
- * is no task: all later kernels fail too, so that the daemon reports it. */
+ * is no task, and if more kernels of the operation follow, other ranks have none to match them: all
+ * later kernels fail too, so that the daemon reports it. */
 DEVICE void failure_post(struct work *w, uint32_t stop)
 {
-	const bool graph = w->call->graph;
+	const bool counted = is_counted(w);
 	const uint32_t kernel_seq = w->words->kernel_seq;
 	if (stop == PEER_MISMATCH)
 		store32(&w->state->stopped, w->launch_seq);
-	if (stop == PEER_MISMATCH && !graph && !block())
+	if (stop == PEER_MISMATCH && counted && !block())
 		headers_post(w, kernel_seq);
-	if (!graph)
+	if (counted)
 		post(&w->control->results[kernel_seq % PEER_RESULTS], stop, kernel_seq);
-	if (stop == PEER_MISMATCH && (!graph || block()))
+	if (stop == PEER_MISMATCH && (counted || block()))
 		return;
 	if (stop == PEER_MISMATCH) {
 		mismatch_post(w);
@@ -89,7 +90,7 @@ DEVICE void failure_post(struct work *w, uint32_t stop)
 	}
 	store32(&w->state->dead, stop);
 	if (!w->words->dead)
-		post(&w->control->failed, stop, graph ? peer_seq_after(kernel_seq) : kernel_seq);
+		post(&w->control->failed, stop, counted ? kernel_seq : peer_seq_after(kernel_seq));
 }
 
 /* `ended` and `completed` are written last, after the words that explain them. */
@@ -107,12 +108,12 @@ DEVICE void end(struct work *w)
 		post(&w->control->ended, w->words->kernel_seq, w->launch_seq);
 	if (!block() && refreshes(w))
 		refresh(w->state->ended, w->launch_seq);
-	if (!block() && !c->graph && c->kernel_seq % PEER_REFRESH == 0)
+	if (!block() && is_counted(w) && c->kernel_seq % PEER_REFRESH == 0)
 		refresh(w->state->completed, c->kernel_seq);
 	if (!w->coll_launch_seq && !w->channel && w->last_heartbeat)
 		post(&w->control->waits[w->peer_dir], 0, 0);
 	store32(&w->state->ended[block()], w->launch_seq);
-	if (!c->graph)
+	if (is_counted(w))
 		store32(&w->state->completed[block()], c->kernel_seq);
 	if (posts(w) && ends_last(w))
 		post(&w->control->ended, w->words->kernel_seq, w->launch_seq);

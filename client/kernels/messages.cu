@@ -31,7 +31,7 @@ DEVICE void ring_find(const struct work *w, struct ring *r)
 	const bool sends = w->peer_dir < PEER_RANKS;
 	const unsigned peer = w->peer_dir % PEER_RANKS;
 	const unsigned from = sends ? c->rank : peer, to = sends ? peer : c->rank;
-	const uint64_t ring = from * PEER_CHANNELS_OF(c->nranks) + w->channel;
+	const uint64_t ring = from * PEER_CHANNELS_OF(PEER_BLOCKS, c->nranks) + w->channel;
 	const uint64_t credit = to * PEER_CHANNELS + w->channel;
 	const uint64_t count = w->peer_dir * PEER_CHANNELS + w->channel;
 	r->lines = c->staging[to] + PEER_RINGS + ring * PEER_RING_LINES * sizeof(struct ll_line);
@@ -70,7 +70,7 @@ DEVICE bool slice_cut(const struct work *w, const struct peer_messages *m, uint3
 	s->header = m->parts[part].header;
 	const uint64_t bytes = PEER_MESSAGE_BYTES(s->header);
 	const bool self = w->peer_dir % PEER_RANKS == w->call->rank;
-	const uint32_t channels = peer_channels(bytes, w->call->nranks, self);
+	const uint32_t channels = peer_channels(bytes, w->call->channels, self);
 	const uint64_t each = peer_segment(bytes, channels);
 	const uint64_t begin = w->channel * each;
 	s->at = m->parts[part].at + begin;

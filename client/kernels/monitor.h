@@ -43,7 +43,7 @@ DEVICE void begin(struct work *w)
 	words->previous_blocks = blocks_before;
 	words->launch_seq = peer_seq_after(previous);
 	words->coll_launch_seq = w->coll_launch_seq ? peer_seq_after(coll) : coll;
-	words->kernel_seq = w->call->graph ? kernel : w->call->kernel_seq;
+	words->kernel_seq = is_counted(w) ? w->call->kernel_seq : kernel;
 	words->stop = words->dead = dead;
 	words->finished = words->message = words->moving = 0;
 	words->part = 0;
@@ -60,7 +60,7 @@ DEVICE void arrive(struct work *w, uint32_t before)
 	store32(&w->state->blocks, blocks());
 	if (w->coll_launch_seq)
 		store32(&w->state->coll_launch_seq, w->coll_launch_seq);
-	if (!w->call->graph)
+	if (is_counted(w))
 		store32(&w->state->kernel_seq, w->words->kernel_seq);
 	store32(&w->state->launch_seq, w->launch_seq);
 	store32(&w->state->arrived, 0);

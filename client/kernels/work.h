@@ -45,6 +45,12 @@ DEVICE void post(peer_atomic64 *to, uint32_t above, uint32_t below)
 	store64(to, (uint64_t)above << 32 | below);
 }
 
+/* Whether the kernel's end is the end of an operation that the library has numbered. */
+DEVICE bool is_counted(const struct work *w)
+{
+	return !w->call->graph && !w->call->more;
+}
+
 DEVICE bool refreshes(const struct work *w)
 {
 	return w->launch_seq % PEER_REFRESH == 0;

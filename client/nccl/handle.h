@@ -35,6 +35,8 @@ struct ncclComm {
 	int device;
 	bool blocking;
 	char name[64];
+	unsigned max_ctas; /* as in its config */
+	bool zero_ctas;
 	ncclUniqueId id; /* the id it was joined with; ids of shrunk and grown communicators derive
 			    from it */
 

@@ -41,6 +41,10 @@ static struct start *start_new(enum start_kind kind, int device, const struct co
 	struct start *s = calloc(1, sizeof(*s));
 	if (s)
 		s->comm = handle_new(device, config->blocking, config->name);
+	if (s && s->comm) {
+		s->comm->max_ctas = config->max_ctas;
+		s->comm->zero_ctas = config->zero_ctas;
+	}
 	if (!s || !s->comm) {
 		free(s);
 		fail(ncclSystemError, "out of memory");

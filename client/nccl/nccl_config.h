@@ -8,6 +8,8 @@
 struct config {
 	bool blocking;
 	char name[64];
+	unsigned max_ctas; /* 0: not set */
+	bool zero_ctas;	   /* the policy NCCL_CTA_POLICY_ZERO */
 };
 
 /* If config is NULL, copies `parent`, or if that is NULL too, NCCL's defaults. */

@@ -68,6 +68,12 @@ static void join_ended(ncclComm_t comm)
 	pthread_mutex_unlock(&comm->lock);
 }
 
+static void describe_next(const struct ncclComm *comm)
+{
+	ncclsvc_comm_label_next(comm ? comm->name : NULL);
+	ncclsvc_comm_tuning_next(comm ? comm->max_ctas : 0, comm && comm->zero_ctas);
+}
+
 /* Aborting `comm` cancels the join; it may be NULL. */
 static ncclsvc_result join_once(const struct start *s, ncclComm_t comm, int device,
 				ncclsvc_session *session, ncclsvc_comm **service)
@@ -77,7 +83,7 @@ static ncclsvc_result join_once(const struct start *s, ncclComm_t comm, int devi
 	memcpy(id.bytes, s->id.internal, sizeof(id.bytes));
 	if (comm && !join_wanted(comm))
 		return NCCLSVC_CANCELLED;
-	ncclsvc_comm_label_next(comm ? comm->name : NULL);
+	describe_next(comm);
 	ncclsvc_result r = ncclsvc_comm_join_begin(session, &id, s->nranks, s->rank, device,
 						   timeout_ms(), &join);
 	if (comm)
@@ -120,7 +126,7 @@ static ncclResult_t split(const struct start *s, struct gpu_session **session,
 	if (result)
 		return result;
 	*session = s->parent->session;
-	ncclsvc_comm_label_next(s->comm ? s->comm->name : NULL);
+	describe_next(s->comm);
 	ncclsvc_result r = ncclsvc_comm_split_begin(s->parent->service, s->comm ? s->colour : -1,
 						    s->key, timeout_ms(), &joining);
 	handle_exit(s->parent);

@@ -281,6 +281,8 @@ static bool start_service(struct bench *b, const char *socket)
 						.planned = o->planned,
 						.lists = o->lists,
 						.memory = o->memory,
+						.blocks = o->blocks,
+						.copy_engines = o->copy_engines,
 						.gpus = o->cuda ? o->gpus : NULL,
 						.timeout_ms = o->timeout_ms};
 	return ranks_start_service(ranks, &service, o->ranks) && ranks_join(ranks) &&

@@ -142,6 +142,8 @@ void collective_report_begin(struct bench *b)
 	report_set(r, "blocking", json_boolean(o->sync == SYNC_EACH));
 	report_set(r, "sync", json_string(sync_name(o)));
 	report_set(r, "rounds", json_integer(o->rounds));
+	report_set(r, "blocks", json_integer(o->blocks));
+	report_set(r, "copy_engines", json_boolean(o->copy_engines));
 	report_set(r, "compute_ms", json_integer(o->compute_ms));
 	report_set(r, "graph", json_integer(o->graph));
 	report_set(r, "kernel", json_boolean(o->before));

@@ -26,7 +26,7 @@ _ncclsvc_perf()
 	*)
 		words="$common --minbytes --maxbytes --stepbytes --stepfactor --iters --check
 			--warmup_iters --datatype --op --root --ranks --nodes --time-cap
-			--every --latency --queued --baseline --no-ring --device --gpus --memory --sync --compute-ms
+			--every --latency --queued --baseline --no-ring --device --gpus --memory --blocks --copy-engines --sync --compute-ms
 			--graph --kernel --plot"
 		[ "$operation" != sendrecv ] || words+=' --plan'
 		[ "$operation" != all_gather ] || words+=' --list'

@@ -63,6 +63,8 @@ struct options {
 	/* On GPUs: */
 	bool cuda;
 	enum memory memory;
+	unsigned blocks; /* at most, of a kernel; 0: the default */
+	bool copy_engines;
 	int gpus[PERF_RANKS_MAX]; /* CUDA device numbers, by rank */
 	unsigned gpus_n;	  /* given with --gpus */
 	unsigned compute_ms;	  /* 0: no kernels beside the operations */

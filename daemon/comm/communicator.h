@@ -33,6 +33,7 @@ struct member {
 	int staging_fd; /* from its JOIN; -1: none */
 	int32_t staging_device;
 	uint64_t staging_bytes;
+	uint8_t blocks;	  /* the most that it wants its kernels to have; 0: no limit */
 	int32_t node;	  /* of the epoch's member, if on another node; otherwise -1 */
 	uint64_t address; /* of its node, as in value_b of a status; 0: unknown, or not across nodes
 			   */
@@ -49,6 +50,7 @@ struct split_request {
 	bool here;
 	int32_t colour, key;
 	uint32_t staging; /* region */
+	uint8_t blocks;	  /* as in struct member */
 	uint32_t request_id;
 	uint64_t deadline_ns, since_ns;
 	bool overdue; /* it was asked who is missing */

@@ -34,6 +34,8 @@ static bool check_join(struct comms *s, struct session *c, uint32_t request_id,
 		wrong = "the rank must be from 0 to nranks - 1";
 	else if (j->mps > NCCLSVC_MPS_UNKNOWN)
 		wrong = "invalid mps value";
+	else if (j->blocks > PEER_BLOCKS || j->reserved)
+		wrong = "too many blocks, or a reserved field is not zero";
 	else if (!svc_label_ok(j->label, sizeof(j->label)))
 		wrong = "the label is not printable ASCII of at most 47 characters";
 	if (wrong) {
@@ -318,7 +320,7 @@ static void take_rank(struct comms *s, struct session *c, struct communicator *m
 		m->lineage = resume->lineage;
 	if (j->staging)
 		c->out_of_reach = j->out_of_reach;
-	peer_staging_take(member, j->staging);
+	peer_staging_take(member, j->staging, j->blocks);
 	m->reply_opcode = SVC_JOIN;
 	member->request_id = request_id;
 	member->since_ns = clock_now();

@@ -26,10 +26,11 @@ void comm_split(struct session *c, uint32_t request_id, const struct svc_split *
 		return;
 	}
 	int32_t rank = c->memberships[r->comm].rank;
-	if (r->reserved[0] || r->reserved[1] || r->reserved[2] ||
+	if (r->reserved_byte || r->reserved[0] || r->reserved[1] || r->blocks > PEER_BLOCKS ||
 	    r->timeout_ns > SVC_TIMEOUT_MAX_NS) {
 		session_error(c, SVC_SPLIT, request_id, NCCLSVC_INVALID_ARGUMENT,
-			      "the timeout is out of range, or a reserved field is not zero");
+			      "the timeout or the number of blocks is out of range, or a reserved "
+			      "field is not zero");
 		return;
 	}
 	if (!svc_label_ok(r->label, sizeof(r->label))) {
@@ -69,6 +70,7 @@ void comm_split(struct session *c, uint32_t request_id, const struct svc_split *
 		.colour = r->colour,
 		.key = r->key,
 		.staging = r->staging,
+		.blocks = r->blocks,
 		.request_id = request_id,
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 		.since_ns = clock_now(),
@@ -183,7 +185,7 @@ static int join_subcomm(struct comms *s, struct communicator *m, uint32_t rank,
 		.fresh = true,
 	};
 	comm_join_deadline(s, &subcomm->members[p->rank], join_deadline(s, r));
-	peer_staging_take(&subcomm->members[p->rank], r->staging);
+	peer_staging_take(&subcomm->members[p->rank], r->staging, r->blocks);
 	subcomm->occupied++;
 	subcomm->joining++;
 	comm_event(subcomm, NCCLSVC_CAUSE_JOINED);

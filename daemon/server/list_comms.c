@@ -173,6 +173,8 @@ uint64_t list_comms(struct server *s, struct chunk *p, uint64_t from)
 			.cluster_comm = cluster_comm(s, m->id),
 			.admit = m->admit,
 			.nccl = comm_nccl_state(m),
+			.blocks = peer_blocks(m),
+			.copy_engines = peer_uses_copy_engines(m),
 		};
 		for (uint32_t k = 0; k < m->nranks; k++) {
 			ncclsvc_member_info member = {.rank = (int32_t)k,

@@ -38,6 +38,8 @@ struct peer_call {
 	 * from_past - 1, and which get some; enum peer_parts; and if it is the same data for all,
 	 * the bytes that each rank moves. */
 	uint8_t from, from_past, to, to_past, parts;
+	uint8_t channels; /* the most channels of a message between two ranks */
+	uint8_t more;	  /* 1: more kernels of the same operation follow */
 	uint64_t segment;
 	uint8_t rank, nranks;
 	uint8_t sends_to, receives_from; /* bitmaps of ranks, including this one if it copies */
@@ -91,11 +93,12 @@ PEER_INLINE uint64_t peer_message(uint8_t type, uint64_t bytes)
 	return (uint64_t)type << 56 | bytes;
 }
 
-/* The number of channels for a message of this many bytes; self: to the sender itself. */
-PEER_INLINE uint32_t peer_channels(uint64_t bytes, uint32_t nranks, int self)
+/* The number of channels for a message of this many bytes, of at most `most`; self: to the sender
+ * itself. */
+PEER_INLINE uint32_t peer_channels(uint64_t bytes, uint32_t most, int self)
 {
 	const uint64_t wanted = bytes / (PEER_CHANNEL_LINES * LL_LINE_DATA);
-	const uint32_t most = self ? 1 : PEER_CHANNELS_OF(nranks);
+	most = self ? 1 : most;
 	return wanted < most ? (uint32_t)wanted + !wanted : most;
 }
 

@@ -55,7 +55,11 @@ struct peer_control {
 	peer_atomic64 shares;  /* the length of the epoch's log of shares; written by the daemon */
 	uint32_t kernels_only; /* 1: the daemon refuses all operations; written by it as well */
 	peer_atomic32 open;    /* the library has mapped the communicator's memory; written by it */
-	uint32_t pad1[8];
+	/* Written by the daemon as the epoch begins: the size of the member's staging memory; and
+	 * for all members alike, the most blocks of a kernel, and whether copy engines are used. */
+	uint64_t staging_bytes;
+	uint32_t blocks, copy_engines;
+	uint32_t pad1[4];
 	/* Written by kernels. begun and ended: a launch_seq, and above it the call's kernel_seq. In
 	 * a graph: 0 for a kernel that begins, the newest earlier kernel_seq for one that ends. */
 	peer_atomic64 begun; /* only for kernels that wait longer than PEER_POLL_NS */

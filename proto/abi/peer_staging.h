@@ -140,9 +140,14 @@ struct peer_state {
 #define PEER_STAGING	    ((PEER_RINGS + PEER_RINGS_BYTES + 0x1fffff) / 0x200000 * 0x200000)
 #define PEER_CHANNEL_LINES  512 /* longer messages use more channels */
 
-/* For a pair of ranks, so that all directions of a rank together have PEER_BLOCKS blocks; a rank's
- * direction to itself has one.
+/* ---- Beyond PEER_STAGING, if the communicator uses copy engines: two slots of this size ---- */
+
+#define PEER_COPY_SLOT (UINT64_C(32) << 20)
+
+/* For a pair of ranks, so that all directions of a rank together have that many blocks; a rank's
+ * direction to itself has one. The rings are laid out for PEER_BLOCKS.
  */
-#define PEER_CHANNELS_OF(nranks) ((PEER_BLOCKS / 2 - 1) / ((nranks)-1))
+#define PEER_CHANNELS_OF(blocks, nranks)                                                           \
+	((blocks) > 3 && (nranks) > 1 ? ((blocks) / 2 - 1) / ((nranks)-1) : 0)
 
 #endif

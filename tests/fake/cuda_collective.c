@@ -54,6 +54,9 @@ const struct peer_kernel *peer_kernel_find(const char *name)
 static void messages_check(unsigned blocks, const struct peer_messages *m)
 {
 	unsigned parts = m->first[PEER_DIRS];
+	if (m->call.nranks > 1 &&
+	    m->call.channels > PEER_CHANNELS_OF(PEER_BLOCKS, (unsigned)m->call.nranks))
+		fake_die("a peer kernel of more channels than it has rings");
 	for (unsigned i = 0; i < PEER_DIRS; i++)
 		if (m->first[i] > m->first[i + 1])
 			parts = UINT_MAX;
@@ -62,8 +65,7 @@ static void messages_check(unsigned blocks, const struct peer_messages *m)
 	for (unsigned i = 0; i < blocks; i++) {
 		const unsigned peer_dir = m->block[i] >> 4, channel = m->block[i] & 15;
 		const unsigned peer = peer_dir % PEER_RANKS;
-		const unsigned channels =
-			peer == m->call.rank ? 1 : PEER_CHANNELS_OF((unsigned)m->call.nranks);
+		const unsigned channels = peer == m->call.rank ? 1 : m->call.channels;
 		if (peer >= m->call.nranks || channel >= channels)
 			fake_die("a block of a peer kernel whose ring there is not");
 		for (unsigned k = 0; k < i; k++)

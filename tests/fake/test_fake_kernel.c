@@ -184,20 +184,22 @@ static void modules_test(void **state)
 
 static struct peer_call call_of(const struct comm *c, uint64_t bytes)
 {
-	struct peer_call call = {.control = (uintptr_t)c->control,
-				 .src = c->src,
-				 .dst = c->dst,
-				 .bytes = bytes,
-				 .header = bytes,
-				 .from_past = (uint8_t)c->n,
-				 .to_past = (uint8_t)c->n,
-				 .segment = peer_segment(bytes, c->n),
-				 .rank = (uint8_t)c->rank,
-				 .nranks = (uint8_t)c->n,
-				 .sends_to = ALL(c->n),
-				 .receives_from = ALL(c->n),
-				 .type = NCCLSVC_UINT8,
-				 .redop = NCCLSVC_SUM};
+	struct peer_call call = {
+		.control = (uintptr_t)c->control,
+		.src = c->src,
+		.dst = c->dst,
+		.bytes = bytes,
+		.header = bytes,
+		.from_past = (uint8_t)c->n,
+		.to_past = (uint8_t)c->n,
+		.segment = peer_segment(bytes, c->n),
+		.rank = (uint8_t)c->rank,
+		.nranks = (uint8_t)c->n,
+		.sends_to = ALL(c->n),
+		.receives_from = ALL(c->n),
+		.type = NCCLSVC_UINT8,
+		.channels = (uint8_t)(c->n > 1 ? PEER_CHANNELS_OF(PEER_BLOCKS, c->n) : 1),
+		.redop = NCCLSVC_SUM};
 	memcpy(call.staging, c->staging, sizeof(c->staging));
 	return call;
 }

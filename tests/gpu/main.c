@@ -25,8 +25,9 @@ static const struct gpu_test *const tables[] = {
 	kernel_circle_tests,  peer_message_tests, graph_tests,	       graph_failure_tests,
 	graph_beside_tests,   graph_differ_tests, graph_nccl_tests,    nccl_graph_tests,
 	graph_eager_tests,    nccl_group_tests,	  memory_freed_tests,  recorder_tests,
-	direct_tests,	      share_tests,	  memory_most_tests,   memory_late_tests,
-	memory_leak_tests,    idle_tests,	  shared_gpu_tests,    premulsum_tests,
+	direct_tests,	      copies_tests,	  share_tests,	       memory_most_tests,
+	memory_late_tests,    memory_leak_tests,  idle_tests,	       shared_gpu_tests,
+	premulsum_tests,
 };
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 

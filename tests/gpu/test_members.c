@@ -459,7 +459,7 @@ const struct gpu_test member_tests[] = {
 	{"members/same_gpu", test_same_gpu, 2, 60, 0},
 	{"members/host_and_gpu", test_host_and_gpu, 2, 60, 0},
 	{"members/visible_devices", test_reversed, 2, 60, TEST_QUICK},
-	{"members/split", test_split, 2, 60, 0},
+	{"members/split", test_split, 2, 60, TEST_QUICK},
 	{"members/pool", test_pool, 2, 60, TEST_QUICK | TEST_NCCL},
 	{"members/slots", test_slots, 2, 240, TEST_NCCL | TEST_ONE_NODE},
 	{0},

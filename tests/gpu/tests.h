@@ -40,8 +40,8 @@ struct gpu_test {
 
 /* Tables, each ended by a test without a name. */
 extern const struct gpu_test values_tests[], random_tests[], order_tests[], memory_tests[],
-	direct_tests[], memory_freed_tests[], refused_tests[], failure_tests[], member_tests[],
-	killed_daemon_tests[], nccl_tests[], nccl_life_tests[], nccl_part_tests[],
+	direct_tests[], copies_tests[], memory_freed_tests[], refused_tests[], failure_tests[],
+	member_tests[], killed_daemon_tests[], nccl_tests[], nccl_life_tests[], nccl_part_tests[],
 	nccl_failure_tests[], nccl_redop_tests[], nccl_newer_tests[], list_tests[],
 	list_together_tests[], list_world_tests[], plan_tests[], range_tests[], creation_tests[],
 	node_tests[], node_failure_tests[], staged_tests[], staged_again_tests[],

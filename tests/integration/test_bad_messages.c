@@ -162,7 +162,7 @@ static void reserved_body_fields_are_refused(void **state)
 	raw_refused(&s.r, SVC_LEAVE, &leave, sizeof(leave), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "");
 	struct svc_split split = {.comm = comm.comm, .staging = 1};
 	raw_refused(&s.r, SVC_SPLIT, &split, sizeof(split), NULL, 0, NCCLSVC_INVALID_ARGUMENT, "");
-	split = (struct svc_split){.comm = comm.comm, .reserved = {0, 0, 1}};
+	split = (struct svc_split){.comm = comm.comm, .reserved = {0, 1}};
 	raw_refused(&s.r, SVC_SPLIT, &split, sizeof(split), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
 		    "reserved field");
 	struct svc_list list = {.what = SVC_LIST_TASKS, .node = 1};

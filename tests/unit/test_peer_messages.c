@@ -104,9 +104,11 @@ static void world_free(struct world *w)
 
 static void kernel_begin(struct rank *r)
 {
-	r->kernel = (struct peer_messages){.call = {.control = (uintptr_t)&r->control,
-						    .rank = (uint8_t)r->number,
-						    .nranks = (uint8_t)r->nranks}};
+	r->kernel = (struct peer_messages){
+		.call = {.control = (uintptr_t)&r->control,
+			 .rank = (uint8_t)r->number,
+			 .nranks = (uint8_t)r->nranks,
+			 .channels = (uint8_t)PEER_CHANNELS_OF(PEER_BLOCKS, r->nranks)}};
 	for (unsigned i = 0; i < r->nranks; i++)
 		r->kernel.call.staging[i] = (uintptr_t)r->world->ranks[i].staging;
 	r->nblocks = r->nparts = 0;
@@ -136,7 +138,8 @@ static void kernel_peer_dir_end(struct rank *r, unsigned peer_dir)
 	r->messages[peer_dir] += r->nparts - r->kernel.first[peer_dir];
 	for (unsigned i = r->kernel.first[peer_dir]; i < r->nparts; i++) {
 		const uint32_t n = peer_channels(PEER_MESSAGE_BYTES(r->kernel.parts[i].header),
-						 r->nranks, peer_dir % PEER_RANKS == r->number);
+						 PEER_CHANNELS_OF(PEER_BLOCKS, r->nranks),
+						 peer_dir % PEER_RANKS == r->number);
 		channels = n > channels ? n : channels;
 	}
 	for (uint32_t c = 0; c < channels; c++)
@@ -331,7 +334,7 @@ static void cross_work(struct rank *r)
 			kernel_add(r, w < PEER_RANKS ? out : in, MOST);
 		kernel_peer_dir_end(r, w);
 	}
-	assert_int_equal(r->nblocks, 2 * PEER_CHANNELS_OF(2));
+	assert_int_equal(r->nblocks, 2 * PEER_CHANNELS_OF(PEER_BLOCKS, 2));
 	kernel_run(r);
 	for (uint64_t i = 0; i < MOST; i++)
 		assert_int_equal(in[i], other + 1);
@@ -342,7 +345,7 @@ static void cross_work(struct rank *r)
 static void long_ones_cross(void **unused)
 {
 	(void)unused;
-	assert_true(MOST > PEER_CHANNELS_OF(2) * RING_BYTES);
+	assert_true(MOST > PEER_CHANNELS_OF(PEER_BLOCKS, 2) * RING_BYTES);
 	world_free(world_run(2, cross_work));
 }
 

@@ -321,6 +321,8 @@ static void element(const struct view *v, struct json *j, const ncclsvc_comm_inf
 	put_string(j, "peer_source", peer_source_name(x->peer_source), SIZE_MAX);
 	put_u64(j, "staged", x->staged);
 	put_string(j, "nccl", nccl_name(x->nccl), SIZE_MAX);
+	put_u64(j, "blocks", x->blocks);
+	put_bool(j, "copy_engines", x->copy_engines);
 	if (x->refused[0]) {
 		put_object(j, "refused");
 		put_i64(j, "rank", x->refused_rank);

@@ -31,7 +31,7 @@ static CUresult clear(const struct peer *p)
 }
 
 /* The caller owns *fd. */
-static CUresult make(struct peer *p, int *fd)
+static CUresult make(struct peer *p, bool copy_engines, int *fd)
 {
 	const struct cuda *cuda = p->capture->cuda;
 	const CUdevice device = p->capture->device;
@@ -45,7 +45,8 @@ static CUresult make(struct peer *p, int *fd)
 							 CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
 	if (e)
 		return e;
-	p->own.bytes = (PEER_STAGING + page - 1) / page * page;
+	p->own.bytes = PEER_STAGING + (copy_engines ? 2 * PEER_COPY_SLOT : 0);
+	p->own.bytes = (p->own.bytes + page - 1) / page * page;
 	e = cuda->cuMemCreate(&handle, p->own.bytes, &prop, 0);
 	if (e)
 		return e;
@@ -80,14 +81,14 @@ static ncclsvc_result introduce(ncclsvc_session *s, struct peer *p, int32_t numb
 	return r;
 }
 
-bool peer_staging_make(ncclsvc_session *s, struct peer *p, int32_t number)
+bool peer_staging_make(ncclsvc_session *s, struct peer *p, int32_t number, bool copy_engines)
 {
 	const struct cuda *cuda = p->capture->cuda;
 	int fd = -1;
 	if (cuda_push(cuda, p->capture->context))
 		return false;
 	const int mode = relaxed_begin(cuda);
-	bool good = !make(p, &fd);
+	bool good = !make(p, copy_engines, &fd);
 	if (good && introduce(s, p, number, fd)) {
 		shared_unmap(cuda, p->own.at, p->own.bytes);
 		good = false;

@@ -58,11 +58,15 @@ void peer_new(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number, int nranks
 	struct peer *p =
 		capture_new(s, comm->device, &c) ? NULL : kernels_new(s->gpu, comm->device, c);
 	session_unlock(s);
-	const bool good = p && peer_staging_make(s, p, number);
+	/* Kernels do without the copy engines' part of it. */
+	bool good = p && peer_staging_make(s, p, number, comm->tuning.copy_engines);
+	if (p && !good && comm->tuning.copy_engines)
+		good = peer_staging_make(s, p, number, false);
 	if (good) { /* otherwise nothing is mapped there */
 		p->out_of_reach = devices_out_of_reach(s, comm->device);
-		p->call.staging[0] =
-			p->own.at; /* the member's own memory, until it knows its rank */
+		/* The member's own memory, until it knows its rank. */
+		p->call.staging[0] = p->own.at;
+		p->staging_bytes[0] = p->own.bytes;
 		c->generation = p->own.generation;
 	}
 	session_lock(s);
@@ -113,6 +117,7 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	if (used) {
 		p->call.staging[0] = 0;
 		p->call.staging[comm->rank] = p->own.at;
+		p->staging_bytes[comm->rank] = p->own.bytes;
 		p->call.rank = (uint8_t)comm->rank;
 		p->call.nranks = (uint8_t)comm->nranks;
 		r = peer_map_all(s, comm, p);

@@ -16,12 +16,20 @@
 
 #define WARP 32
 
-/* In the order in which a group's kernels are launched. */
-enum kernel { KERNEL_NONE, KERNEL_LL, KERNEL_DIRECT, KERNEL_MESSAGES, KERNELS };
+enum kernel {
+	KERNEL_NONE,
+	KERNEL_LL,
+	KERNEL_DIRECT,
+	KERNEL_COPIES, /* the kernel of KERNEL_LL, without data, between copies (copies.c) */
+	KERNEL_MESSAGES,
+	KERNELS,
+};
 
 struct import;
 struct importer;
 struct capture_graph;
+
+#define PEER_PENDING 512 /* entries on streams; CUDA blocks a thread at about 1000 */
 
 struct peer_module {
 	CUmodule modules[KERNELS];
@@ -55,6 +63,9 @@ struct peer {
 	const struct peer_module *module;
 	uint16_t out_of_reach; /* as in JOIN */
 	uint8_t ranks_per_gpu; /* the most ranks of the communicator on one GPU */
+	uint8_t blocks;	       /* the most blocks of a kernel */
+	uint64_t copy_slot;    /* the size of a slot for copy engines; 0: they are not used */
+	uint64_t staging_bytes[PEER_RANKS]; /* of each rank's staging memory */
 	struct lent own;
 	struct peer_control *controls; /* of all ranks; NULL: not open yet */
 	struct peer_control *control;  /* of this rank */
@@ -64,8 +75,10 @@ struct peer {
 	CUevent fork;	       /* of operations beside others; used with the session's lock */
 
 	/* With the session's lock. Kernels in graphs do not count. */
-	uint32_t kernel_seq;	      /* of the newest kernel */
-	uint8_t kernel_seq_blocks;    /* its number of blocks */
+	uint32_t kernel_seq;	   /* of the newest kernel */
+	uint8_t kernel_seq_blocks; /* its number of blocks */
+	/* Entries put on streams so far, and when the kernel of that number had been entered. */
+	uint32_t entries, entries_at[PEER_PENDING];
 	uint32_t coll_seq;	      /* of the newest collective */
 	uint32_t messages[PEER_DIRS]; /* messages so far */
 	uint32_t turns[PEER_DIRS];    /* turns in the current group */
@@ -121,7 +134,7 @@ void peer_modules_unload(struct gpu *g);
 /* ---- own_staging.c ---- */
 
 /* Makes the member's staging memory, clears it, and hands it to the daemon. Not locked; yields. */
-bool peer_staging_make(ncclsvc_session *s, struct peer *p, int32_t number);
+bool peer_staging_make(ncclsvc_session *s, struct peer *p, int32_t number, bool copy_engines);
 
 /* ---- peer_memory.c ---- */
 
@@ -135,19 +148,6 @@ void peer_free(struct peer *p);
 /* The device's kernels, loaded at first use. The context must be current. Locked. */
 const struct peer_module *peer_module_of(struct gpu *g, int device);
 void peer_module_unload(const struct cuda *cuda, struct peer_module *m);
-
-/* ---- peer_kernel.c ---- */
-
-/* The kernel for an operation. All members choose the same. */
-enum kernel peer_choose(const struct op *op);
-/* Decides how many of the n operations the first one's kernel does, and notes it in each of them.
- */
-unsigned peer_join(struct op *ops, unsigned n);
-uint64_t peer_header_of(const struct svc_record *r);
-/* Puts the kernel of n operations on the stream. graph: the graph into which it is captured, or
- * NULL. The context must be current. */
-CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstream stream,
-		  const struct capture_graph *graph);
 
 /* ---- peer_submit.c ---- */
 

@@ -4,12 +4,15 @@
 
 #include "core/comm_handle.h"
 #include "cuda/capture/capture_graph.h"
-#include "peer.h"
+#include "peer_kernel.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "proto/task.h"
 
 #define LINES_OF_BLOCK 512 /* measured: more blocks cost more than they gain */
+/* Measured: of KERNEL_DIRECT, more blocks than these are faster only for large AllReduces. */
+#define DIRECT_BLOCKS  16
+#define DIRECT_LARGE   (UINT64_C(8) << 20)
 
 /* ---- Choosing the kernel ---- */
 
@@ -38,7 +41,9 @@ enum kernel peer_choose(const struct op *op)
 	const uint64_t slot = (uint64_t)PEER_SLOT_LINES(nranks) * LL_LINE_DATA;
 	if (bytes > comm->peer_bytes || r->count > PEER_COUNT_MOST)
 		return KERNEL_NONE;
-	return r->count * svc_type_size(r->type) <= slot ? KERNEL_LL : KERNEL_DIRECT;
+	if (r->count * svc_type_size(r->type) <= slot)
+		return KERNEL_LL;
+	return copies_choose(op) ? KERNEL_COPIES : KERNEL_DIRECT;
 }
 
 /* ---- The kernel's argument ---- */
@@ -133,10 +138,13 @@ static uint32_t at_most(uint64_t a, uint32_t b)
  * blocks, and the kernels of all ranks on a GPU must fit there together. */
 static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 {
-	const uint64_t bytes = call_bytes(op);
-	const uint32_t most = PEER_BLOCKS / op->comm->peer->ranks_per_gpu;
+	const struct peer *p = op->comm->peer;
+	const uint64_t bytes = op->route.kernel == KERNEL_COPIES ? 0 : call_bytes(op);
+	const uint32_t shared = p->blocks / p->ranks_per_gpu, most = shared ? shared : 1;
 	if (op->route.kernel == KERNEL_DIRECT) {
-		*blocks = most;
+		const uint8_t kind = op->record.op;
+		const bool all = svc_op_reduces(kind) && kind != NCCLSVC_REDUCE_SCATTER;
+		*blocks = all && bytes > DIRECT_LARGE ? most : at_most(most, DIRECT_BLOCKS);
 		*threads = PEER_DIRECT_THREADS + WARP;
 		return;
 	}
@@ -195,6 +203,8 @@ CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstre
 		peer_messages_describe(p, ops, n, &m, &threads);
 	else
 		describe(ops, &m.call);
+	if (ops->route.kernel == KERNEL_COPIES)
+		return copies_put(ops, p, &m.call, stream);
 	if (ops->route.kernel == KERNEL_DIRECT)
 		variant = peer_variant_of(&m.call);
 	return p->capture->cuda->cuLaunchKernel(p->module->functions[ops->route.kernel][variant],

@@ -76,7 +76,7 @@ static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int 
 	} else {
 		e = c->cuda->cuCtxGetDevice(&device);
 		if (!e)
-			e = shared_map(c->cuda, fd, device, p->own.bytes, &at);
+			e = shared_map(c->cuda, fd, device, p->staging_bytes[rank], &at);
 		close(fd);
 		p->call.staging[rank] = e ? 0 : at;
 	}
@@ -97,6 +97,29 @@ static uint8_t ranks_per_gpu(const struct peer *p)
 	return (uint8_t)most;
 }
 
+static uint32_t at_least_one(uint32_t n)
+{
+	return n ? n : 1;
+}
+
+/* What the daemon has found out. Other members can write the control blocks, too. */
+static bool controls_read(struct peer *p)
+{
+	const uint32_t blocks = p->control->blocks, nranks = p->call.nranks;
+	uint64_t least = UINT64_MAX;
+	for (unsigned r = 0; r < nranks; r++) {
+		if (r != p->call.rank)
+			p->staging_bytes[r] = peer_control_of(p->controls, r)->staging_bytes;
+		least = p->staging_bytes[r] < least ? p->staging_bytes[r] : least;
+	}
+	p->ranks_per_gpu = ranks_per_gpu(p);
+	p->blocks = (uint8_t)(blocks && blocks < PEER_BLOCKS ? blocks : PEER_BLOCKS);
+	p->call.channels = (uint8_t)at_least_one(PEER_CHANNELS_OF(p->blocks, nranks));
+	if (p->control->copy_engines && least >= PEER_STAGING + 2 * PEER_COPY_SLOT)
+		p->copy_slot = PEER_COPY_SLOT;
+	return least >= PEER_STAGING;
+}
+
 ncclsvc_result peer_map_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer *p)
 {
 	for (int32_t rank = -1; rank < comm->nranks; rank++) {
@@ -107,12 +130,13 @@ ncclsvc_result peer_map_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer 
 		if (r)
 			return r;
 		CUresult e = map(p, comm, rank, fd);
+		if (!e && rank < 0 && !controls_read(p))
+			e = CUDA_ERROR_INVALID_VALUE;
 		if (e)
 			return cuda_error(p->capture->cuda, e,
 					  "cannot map the memory that a communicator's kernels "
 					  "share" WITHOUT);
 	}
-	p->ranks_per_gpu = ranks_per_gpu(p);
 	atomic_store_explicit(&p->control->open, 1, memory_order_release);
 	return NCCLSVC_OK;
 }
@@ -126,7 +150,7 @@ void peer_free(struct peer *p)
 	if (!cuda_push(c->cuda, c->context)) {
 		for (unsigned r = 0; r < PEER_RANKS; r++)
 			if (p->call.staging[r])
-				shared_unmap(c->cuda, p->call.staging[r], p->own.bytes);
+				shared_unmap(c->cuda, p->call.staging[r], p->staging_bytes[r]);
 		if (p->controls)
 			c->cuda->cuMemHostUnregister(p->controls);
 		if (p->asking)

@@ -42,7 +42,7 @@ static void peer_dir_add(const struct peer *p, struct peer_dir *peer_dir, const 
 {
 	const uint64_t bytes = message_bytes(&op->record);
 	const uint32_t channels =
-		peer_channels(bytes, p->call.nranks, op->record.peer == p->call.rank);
+		peer_channels(bytes, p->call.channels, op->record.peer == p->call.rank);
 	const unsigned n = movers(p, bytes, channels) + WARP; /* plus the monitor warp */
 	peer_dir->n++;
 	peer_dir->channels = channels > peer_dir->channels ? channels : peer_dir->channels;

@@ -49,8 +49,8 @@ static bool modules_load(const struct cuda *cuda, struct peer_module *m)
 		[KERNEL_MESSAGES] = {ncclsvc_peer_messages_image, {"ncclsvc_peer_messages"}},
 	};
 	for (unsigned k = KERNEL_NONE + 1; k < KERNELS; k++) {
-		if (load(cuda, kernels[k].image, kernels[k].names, &m->modules[k],
-			 m->functions[k])) {
+		if (kernels[k].image && load(cuda, kernels[k].image, kernels[k].names,
+					     &m->modules[k], m->functions[k])) {
 			peer_module_unload(cuda, m);
 			return false;
 		}

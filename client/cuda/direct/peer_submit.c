@@ -7,7 +7,7 @@
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "cuda/capture/capture_graph.h"
-#include "peer.h"
+#include "peer_kernel.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "proto/task.h"
@@ -42,21 +42,30 @@ static ncclsvc_result buffer_check(struct gpu *g, const struct op *op, const cha
 	return NCCLSVC_OK;
 }
 
-/* CUDA blocks a thread that puts more on a stream than its queue holds, about a thousand entries.
- */
-#define PENDING_MAX 512
+/* How many entries the operation puts on a stream. While graphs exist, each operation also waits
+ * for an event and records it. */
+static uint32_t entries_of(const struct op *op)
+{
+	const struct peer *p = op->comm->peer;
+	return (op->route.kernel == KERNEL_COPIES ? copies_entries(op) : 1) +
+	       (capture_graphs_live(p->capture) ? 2 : 0);
+}
+
+static uint32_t entries_pending(const struct peer *p)
+{
+	return p->entries - p->entries_at[p->over % PEER_PENDING];
+}
 
 static ncclsvc_result room_check(const struct op *op)
 {
 	struct peer *p = op->comm->peer;
-	/* While graphs exist, each kernel also waits for an event and records it. */
-	const uint32_t most = capture_graphs_live(p->capture) ? PENDING_MAX / 3 : PENDING_MAX;
-	if (p->kernel_seq - p->over >= most)
+	const uint32_t more = entries_of(op);
+	if (entries_pending(p) + more > PEER_PENDING)
 		peer_ask(p);
-	if (p->kernel_seq - p->over < most)
+	if (entries_pending(p) + more <= PEER_PENDING)
 		return NCCLSVC_OK;
-	return error_set(NCCLSVC_AGAIN, "%u kernels are pending on %s: wait for a task", most,
-			 op->comm->label);
+	return error_set(NCCLSVC_AGAIN, "%u kernels and copies are pending on %s: wait for a task",
+			 entries_pending(p), op->comm->label);
 }
 
 /* The operation's input is what is on the stream now. The group's NCCL operations come next on the
@@ -121,6 +130,10 @@ void peer_enter(struct op *op, struct slot *slot)
 	if (op->route.kernel != KERNEL_NONE && !op->launch.joined) {
 		p->kernel_seq = peer_seq_after(p->kernel_seq);
 		p->kernel_seq_blocks = op->launch.blocks;
+		/* The number before it may have been skipped. */
+		p->entries_at[(p->kernel_seq - 1) % PEER_PENDING] = p->entries;
+		p->entries += entries_of(op);
+		p->entries_at[p->kernel_seq % PEER_PENDING] = p->entries;
 		p->posting -= p->posting ? 1 : 0;
 	}
 	op->launch.coll_seq = 0;
@@ -257,7 +270,8 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 		note(&ops[i]);
 	if (!e)
 		e = peer_put(ops, n, p, stream, NULL);
-	if (!e)
+	/* Copies that cannot be put on the stream leave a kernel there. */
+	if (!e || ops->route.kernel == KERNEL_COPIES)
 		put_note(p, ops, id, context);
 	if (!e && graphs && ops->route.beside_nccl)
 		e = c->cuda->cuStreamWaitEvent(stream, c->order, CU_EVENT_WAIT_DEFAULT);
@@ -302,10 +316,13 @@ static CUresult capture(const struct op *ops, unsigned n, struct peer *p)
 	CUresult e = capture_streams_join(ops, n, c, stream, ops);
 	if (!e)
 		e = capture_graph_follow(c, stream);
-	if (!e)
+	const bool begun = !e;
+	if (begun)
 		e = peer_put(ops, n, p, stream, c->graphs);
-	if (!e)
-		e = capture_graph_note(ops, n, stream);
+	if (!e || (begun && ops->route.kernel == KERNEL_COPIES)) {
+		const CUresult noted = capture_graph_note(ops, n, stream);
+		e = e ? e : noted;
+	}
 	for (unsigned i = 1; !e && i < n; i++)
 		if (ops[i].stream != stream)
 			e = capture_follow(c, c->input, stream, ops[i].stream);

@@ -27,6 +27,7 @@ ncclsvc_result service_join(ncclsvc_session *session, const struct service_optio
 	ncclsvc_unique_id unique;
 	ncclsvc_result result;
 	memcpy(unique.bytes, id, sizeof(unique.bytes));
+	ncclsvc_comm_tuning_next(o->blocks, o->copy_engines);
 	if (device == NCCLSVC_DEVICE_HOST)
 		result = ncclsvc_comm_join(session, &unique, o->nranks, o->rank, o->timeout_ms,
 					   comm);

@@ -18,6 +18,8 @@ struct service_options {
 	bool planned;	/* SendRecv as a plan */
 	unsigned lists; /* AllGather over lists of this many tensors per rank; 0: no lists */
 	enum memory memory;
+	unsigned blocks; /* as in ncclsvc_comm_tuning_next */
+	bool copy_engines;
 	int timeout_ms;
 	int nranks, rank;
 	const int *gpus; /* CUDA ordinals, by rank; NULL: on the host */

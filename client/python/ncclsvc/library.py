@@ -182,6 +182,7 @@ OTHERS: dict[str, tuple[Any, list[Any]]] = {
     "comm_graphs": (c_uint, [c_void_p]),
     "comm_graphs_running": (c_int, [c_void_p]),
     "comm_label_next": (None, [c_char_p]),
+    "comm_tuning_next": (None, [c_uint, c_int]),
     "comm_rank": (c_int, [c_void_p]),
     "comm_size": (c_int, [c_void_p]),
     "comm_epoch": (c_uint32, [c_void_p]),

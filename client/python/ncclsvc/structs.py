@@ -161,6 +161,8 @@ class CommInfo(Record):
         ("tenant", c_char * JOB_BYTES),
         ("admit", c_uint32),
         ("nccl", c_uint32),
+        ("blocks", c_uint32),
+        ("copy_engines", c_uint32),
     ]
 
 

@@ -82,7 +82,7 @@ void peer_staging_drop(struct member *member)
 	member->staging_fd = -1;
 }
 
-void peer_staging_take(struct member *member, uint32_t region)
+void peer_staging_take(struct member *member, uint32_t region, uint8_t blocks)
 {
 	char text[SVC_TEXT_BYTES];
 	struct session *c = member->session;
@@ -95,6 +95,7 @@ void peer_staging_take(struct member *member, uint32_t region)
 			 c->name, c->pid, text);
 		return;
 	}
+	member->blocks = blocks;
 	member->staging_device = r->device;
 	member->staging_bytes = r->bytes;
 	member->staging_fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
@@ -235,6 +236,25 @@ static bool controls_begin(struct communicator *m)
 	return false;
 }
 
+/* What all members want, or can have. */
+static uint8_t fewest_blocks(const struct communicator *m)
+{
+	uint8_t fewest = PEER_BLOCKS;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const uint8_t blocks = m->members[k].blocks;
+		fewest = blocks && blocks < fewest ? blocks : fewest;
+	}
+	return fewest;
+}
+
+static bool all_have_copy_slots(const struct communicator *m)
+{
+	bool all = m->nranks > 1;
+	for (uint32_t k = 0; all && k < m->nranks; k++)
+		all = m->members[k].staging_bytes >= PEER_STAGING + 2 * PEER_COPY_SLOT;
+	return all;
+}
+
 void peer_begin(struct communicator *m)
 {
 	if (!controls_begin(m)) {
@@ -245,12 +265,17 @@ void peer_begin(struct communicator *m)
 	}
 	struct shared_gpu shared;
 	const bool kernels_only = comm_needs_kernels(m, &shared);
+	m->peer->blocks = fewest_blocks(m);
+	m->peer->copy_engines = all_have_copy_slots(m) && !comm_shared_gpu(m, &shared);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct peer_control *control = peer_control_of(m->peer->base, k);
 		m->peer->members[k].session = m->members[k].session->id;
 		control->pid = m->members[k].pid;
 		control->device = m->members[k].device;
 		control->kernels_only = kernels_only;
+		control->staging_bytes = m->members[k].staging_bytes;
+		control->blocks = m->peer->blocks;
+		control->copy_engines = m->peer->copy_engines;
 		staging_keep(m, k);
 	}
 	const struct peer_limit limit = peer_limit_of(m);
@@ -283,6 +308,16 @@ void peer_end(struct communicator *m)
 uint32_t peer_bytes(const struct communicator *m)
 {
 	return m->peer ? m->peer->operation_bytes : 0;
+}
+
+uint32_t peer_blocks(const struct communicator *m)
+{
+	return m->peer ? m->peer->blocks : 0;
+}
+
+bool peer_uses_copy_engines(const struct communicator *m)
+{
+	return m->peer && m->peer->copy_engines;
 }
 
 uint64_t peer_staged(const struct communicator *m)

@@ -56,6 +56,8 @@ struct peer_epoch {
 	size_t bytes;
 	uint32_t operation_bytes; /* the direct transport's largest operation */
 	uint32_t limit_source;	  /* ncclsvc_peer_source of this limit */
+	uint8_t blocks;		  /* the most of a kernel */
+	bool copy_engines;	  /* are used for large operations */
 	uint32_t heartbeat;
 	struct communicator *comm;
 	struct deadline look;	 /* the next look, in comms->looks */
@@ -74,7 +76,7 @@ bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t request_id, 
 		       uint32_t region);
 /* The member holds the region's memory from now on, whatever happens to the region, and then the
  * epoch does. If no descriptor is available, the member goes without. */
-void peer_staging_take(struct member *member, uint32_t region);
+void peer_staging_take(struct member *member, uint32_t region, uint8_t blocks);
 void peer_staging_drop(struct member *member);
 
 /* Can each member's GPU access the others' memory? False: `from` cannot access that of `to`. */
@@ -102,6 +104,9 @@ bool peer_broken_off(const struct communicator *m, uint32_t rank);
 /* For JOIN's reply: the largest operation that runs in the members' kernels; 0: none. */
 uint32_t peer_bytes(const struct communicator *m);
 
+/* The most blocks of one of their kernels, and whether copy engines move large data. */
+uint32_t peer_blocks(const struct communicator *m);
+bool peer_uses_copy_engines(const struct communicator *m);
 /* How many of the epoch's collectives went through staging memory, as the members' control blocks
  * say. */
 uint64_t peer_staged(const struct communicator *m);
