@@ -188,6 +188,7 @@ static void streams(struct ranks *ranks, int rank)
 	OK(cuStreamSynchronize(s));
 	/* t runs after s, which waits for the CPU. */
 	OK(cuEventRecord(start, s));
+	OK(cuEventSynchronize(start)); /* now, not when the stream's thread gets to run */
 	OK(cuStreamWaitValue64(s, word, 1, 0));
 	char source[16] = "first";
 	OK(cuMemcpyHtoDAsync(p, source, 6, s));
