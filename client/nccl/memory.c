@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ncclMemAlloc makes memory that other processes can map. Registration promises that memory will be
- * used again; the service assumes this of all memory, and maps whatever an operation uses only
- * once. So windows are registrations, too, and neither has requirements on the memory. */
+ * used again; the service assumes this of all memory, and maps each allocation once, when an
+ * operation first uses it. So windows are registrations, too, and neither has requirements on the
+ * memory. */
 #include <stdlib.h>
 
 #include "driver.h"
