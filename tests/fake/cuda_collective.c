@@ -82,6 +82,9 @@ void peer_kernel_launch(const struct peer_kernel *kernel, unsigned blocks, unsig
 	if (blocks > PEER_BLOCKS || threads % WARP || threads < 2 * WARP ||
 	    threads > kernel->threads + WARP)
 		fake_die("a peer kernel of more blocks or threads than it has");
+	const struct peer_control *control = (const struct peer_control *)call->control;
+	if (kernel->run != run_messages && control->blocks && blocks > control->blocks)
+		fake_die("a peer kernel of more blocks than its communicator allows");
 	if (!call->nranks || call->nranks > PEER_RANKS || call->rank >= call->nranks)
 		fake_die("a peer kernel of a rank that there is not");
 	if (kernel->run == run_messages)

@@ -157,7 +157,7 @@ static void copies_rank(struct client *c)
 	CUdeviceptr a, b;
 	ncclsvc_comm_tuning_next(0, 1);
 	meeting_open(&m, c);
-	const size_t bytes = r->n > 2 ? BYTES / 2 : BYTES;
+	const size_t bytes = r->n > 2 ? BYTES / 4 : BYTES;
 	CHECK_EQ(comm_info(r->session).copy_engines, 1);
 	CHECK_CU(cu.cuMemAlloc(&a, (size_t)r->n * bytes));
 	CHECK_CU(cu.cuMemAlloc(&b, (size_t)r->n * bytes));
@@ -196,6 +196,7 @@ static void graph_rank(struct client *c)
 	CUdeviceptr a, b, p;
 	ncclsvc_comm_tuning_next(0, 1);
 	rank_open(&r, c);
+	CHECK_EQ(comm_info(r.session).copy_engines, 1);
 	CHECK_CU(cu.cuMemAlloc(&a, CHUNKS));
 	CHECK_CU(cu.cuMemAlloc(&b, (size_t)r.n * CHUNKS));
 	CHECK_CU(cu.cuMemAlloc(&p, CHUNKS));

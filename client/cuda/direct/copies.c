@@ -25,18 +25,20 @@ static uint64_t operation_bytes(const struct op *op)
 	return op->record.count * svc_type_size(op->record.type);
 }
 
-uint32_t copies_entries(const struct op *op)
+/* The most entries that a rank puts on its stream. */
+static uint64_t entries(const struct op *op)
 {
 	const struct peer *p = op->comm->peer;
-	const uint64_t chunk = chunk_bytes(p, svc_op_sends_each(op->record.op));
+	const bool each = svc_op_sends_each(op->record.op);
+	const uint64_t chunk = chunk_bytes(p, each);
 	const uint64_t chunks = (operation_bytes(op) + chunk - 1) / chunk;
-	return (uint32_t)(chunks * (2u * p->call.nranks + 1) + 1);
+	return chunks * ((each ? p->call.nranks - 1u : 1) + 1 + p->call.nranks) + 1;
 }
 
 bool copies_choose(const struct op *op)
 {
 	return op->comm->peer->copy_slot && !svc_op_reduces(op->record.op) &&
-	       operation_bytes(op) >= COPIES_LEAST && copies_entries(op) <= PEER_PENDING / 2;
+	       operation_bytes(op) >= COPIES_LEAST && entries(op) <= COPIES_ENTRIES;
 }
 
 /* ---- Copies ---- */

@@ -30,6 +30,12 @@ static CUresult clear(const struct peer *p)
 	return e;
 }
 
+static void unmap(struct peer *p)
+{
+	shared_unmap(p->capture->cuda, p->own.at, p->own.bytes);
+	p->own.at = 0;
+}
+
 /* The caller owns *fd. */
 static CUresult make(struct peer *p, bool copy_engines, int *fd)
 {
@@ -62,7 +68,7 @@ static CUresult make(struct peer *p, bool copy_engines, int *fd)
 		return e;
 	e = clear(p);
 	if (e && e != CUDA_ERROR_NOT_READY) /* otherwise it stays, as the GPU may still write */
-		shared_unmap(cuda, p->own.at, p->own.bytes);
+		unmap(p);
 	return e;
 }
 
@@ -90,7 +96,7 @@ bool peer_staging_make(ncclsvc_session *s, struct peer *p, int32_t number, bool 
 	const int mode = relaxed_begin(cuda);
 	bool good = !make(p, copy_engines, &fd);
 	if (good && introduce(s, p, number, fd)) {
-		shared_unmap(cuda, p->own.at, p->own.bytes);
+		unmap(p);
 		good = false;
 	}
 	relaxed_end(cuda, mode);

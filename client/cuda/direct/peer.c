@@ -58,9 +58,9 @@ void peer_new(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number, int nranks
 	struct peer *p =
 		capture_new(s, comm->device, &c) ? NULL : kernels_new(s->gpu, comm->device, c);
 	session_unlock(s);
-	/* Kernels do without the copy engines' part of it. */
+	/* If there is no room for the part that is for copy engines, kernels do without it. */
 	bool good = p && peer_staging_make(s, p, number, comm->tuning.copy_engines);
-	if (p && !good && comm->tuning.copy_engines)
+	if (p && !good && !p->own.at && comm->tuning.copy_engines)
 		good = peer_staging_make(s, p, number, false);
 	if (good) { /* otherwise nothing is mapped there */
 		p->out_of_reach = devices_out_of_reach(s, comm->device);

@@ -29,8 +29,6 @@ struct import;
 struct importer;
 struct capture_graph;
 
-#define PEER_PENDING 512 /* entries on streams; CUDA blocks a thread at about 1000 */
-
 struct peer_module {
 	CUmodule modules[KERNELS];
 	CUfunction functions[KERNELS][PEER_VARIANTS]; /* only KERNEL_DIRECT has several */
@@ -75,10 +73,8 @@ struct peer {
 	CUevent fork;	       /* of operations beside others; used with the session's lock */
 
 	/* With the session's lock. Kernels in graphs do not count. */
-	uint32_t kernel_seq;	   /* of the newest kernel */
-	uint8_t kernel_seq_blocks; /* its number of blocks */
-	/* Entries put on streams so far, and when the kernel of that number had been entered. */
-	uint32_t entries, entries_at[PEER_PENDING];
+	uint32_t kernel_seq;	      /* of the newest kernel */
+	uint8_t kernel_seq_blocks;    /* its number of blocks */
 	uint32_t coll_seq;	      /* of the newest collective */
 	uint32_t messages[PEER_DIRS]; /* messages so far */
 	uint32_t turns[PEER_DIRS];    /* turns in the current group */
@@ -93,8 +89,9 @@ struct peer {
 
 	/* With capture.turn, which keeps launches in the order of kernel_seq: */
 	pthread_cond_t turned;
-	uint32_t launched;  /* or skipped */
-	atomic_bool failed; /* a launch has failed: no other follows */
+	uint32_t launched;   /* or skipped */
+	atomic_bool failed;  /* a launch has failed: no other follows */
+	uint32_t failed_seq; /* then: its kernel_seq */
 	uint32_t records;
 	struct peer_newest newest;
 };

@@ -140,7 +140,7 @@ static void shape(const struct op *op, unsigned *blocks, unsigned *threads)
 {
 	const struct peer *p = op->comm->peer;
 	const uint64_t bytes = op->route.kernel == KERNEL_COPIES ? 0 : call_bytes(op);
-	const uint32_t shared = p->blocks / p->ranks_per_gpu, most = shared ? shared : 1;
+	const uint32_t most = at_most(p->blocks, PEER_BLOCKS / p->ranks_per_gpu);
 	if (op->route.kernel == KERNEL_DIRECT) {
 		const uint8_t kind = op->record.op;
 		const bool all = svc_op_reduces(kind) && kind != NCCLSVC_REDUCE_SCATTER;

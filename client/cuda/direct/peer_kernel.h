@@ -20,10 +20,11 @@ CUresult peer_put(const struct op *ops, unsigned n, const struct peer *p, CUstre
 
 /* ---- copies.c ---- */
 
+/* The most entries that an operation puts on a stream. */
+#define COPIES_ENTRIES 24
+
 /* Whether copy engines do the operation, which is one for KERNEL_DIRECT. */
 bool copies_choose(const struct op *op);
-/* The most entries that it puts on a stream. */
-uint32_t copies_entries(const struct op *op);
 /* Puts the copies on the stream, with kernels between them, and at the end, even after a failure.
  * call: the argument of the last kernel. The context must be current. */
 CUresult copies_put(const struct op *op, const struct peer *p, const struct peer_call *call,

@@ -42,30 +42,28 @@ static ncclsvc_result buffer_check(struct gpu *g, const struct op *op, const cha
 	return NCCLSVC_OK;
 }
 
-/* How many entries the operation puts on a stream. While graphs exist, each operation also waits
- * for an event and records it. */
-static uint32_t entries_of(const struct op *op)
-{
-	const struct peer *p = op->comm->peer;
-	return (op->route.kernel == KERNEL_COPIES ? copies_entries(op) : 1) +
-	       (capture_graphs_live(p->capture) ? 2 : 0);
-}
+/* CUDA blocks a thread that puts more on a stream than its queue holds, about a thousand entries.
+ */
+#define PENDING_MAX 512
 
-static uint32_t entries_pending(const struct peer *p)
+static uint32_t pending_most(const struct peer *p)
 {
-	return p->entries - p->entries_at[p->over % PEER_PENDING];
+	if (p->copy_slot)
+		return PENDING_MAX / COPIES_ENTRIES;
+	/* While graphs exist, each kernel also waits for an event and records it. */
+	return capture_graphs_live(p->capture) ? PENDING_MAX / 3 : PENDING_MAX;
 }
 
 static ncclsvc_result room_check(const struct op *op)
 {
 	struct peer *p = op->comm->peer;
-	const uint32_t more = entries_of(op);
-	if (entries_pending(p) + more > PEER_PENDING)
+	const uint32_t most = pending_most(p);
+	if (p->kernel_seq - p->over >= most)
 		peer_ask(p);
-	if (entries_pending(p) + more <= PEER_PENDING)
+	if (p->kernel_seq - p->over < most)
 		return NCCLSVC_OK;
-	return error_set(NCCLSVC_AGAIN, "%u kernels and copies are pending on %s: wait for a task",
-			 entries_pending(p), op->comm->label);
+	return error_set(NCCLSVC_AGAIN, "%u kernels are pending on %s: wait for a task", most,
+			 op->comm->label);
 }
 
 /* The operation's input is what is on the stream now. The group's NCCL operations come next on the
@@ -130,10 +128,6 @@ void peer_enter(struct op *op, struct slot *slot)
 	if (op->route.kernel != KERNEL_NONE && !op->launch.joined) {
 		p->kernel_seq = peer_seq_after(p->kernel_seq);
 		p->kernel_seq_blocks = op->launch.blocks;
-		/* The number before it may have been skipped. */
-		p->entries_at[(p->kernel_seq - 1) % PEER_PENDING] = p->entries;
-		p->entries += entries_of(op);
-		p->entries_at[p->kernel_seq % PEER_PENDING] = p->entries;
 		p->posting -= p->posting ? 1 : 0;
 	}
 	op->launch.coll_seq = 0;
@@ -268,10 +262,11 @@ static CUresult launch(const struct op *ops, unsigned n, struct peer *p)
 		e = peer_wait_ended(p, stream, p->newest.kernel_seq, p->newest.blocks);
 	for (unsigned i = 0; i < n; i++)
 		note(&ops[i]);
-	if (!e)
+	const bool begun = !e;
+	if (begun)
 		e = peer_put(ops, n, p, stream, NULL);
 	/* Copies that cannot be put on the stream leave a kernel there. */
-	if (!e || ops->route.kernel == KERNEL_COPIES)
+	if (!e || (begun && ops->route.kernel == KERNEL_COPIES))
 		put_note(p, ops, id, context);
 	if (!e && graphs && ops->route.beside_nccl)
 		e = c->cuda->cuStreamWaitEvent(stream, c->order, CU_EVENT_WAIT_DEFAULT);
@@ -294,8 +289,10 @@ ncclsvc_result peer_launch(const struct op *ops, unsigned n)
 	const CUresult e = atomic_load_explicit(&p->failed, memory_order_relaxed)
 				   ? CUDA_SUCCESS
 				   : launch(ops, n, p);
-	if (e)
+	if (e) {
+		p->failed_seq = ops->launch.kernel_seq;
 		atomic_store_explicit(&p->failed, true, memory_order_release);
+	}
 	p->launched = ops->launch.kernel_seq;
 	pthread_cond_broadcast(&p->turned);
 	pthread_mutex_unlock(&c->turn);

@@ -205,7 +205,10 @@ static bool finish(ncclsvc_session *s, struct slot *slot)
 		mismatched(p, slot->kernel_seq, status);
 		return true;
 	}
-	if (is_over(p, slot) && (!failed || !peer_reached(slot->kernel_seq, (uint32_t)failed)))
+	const bool launched = !atomic_load_explicit(&p->failed, memory_order_acquire) ||
+			      !peer_reached(slot->kernel_seq, p->failed_seq);
+	if (is_over(p, slot) && launched &&
+	    (!failed || !peer_reached(slot->kernel_seq, (uint32_t)failed)))
 		return true;
 	if (is_over(p, slot) && failed >> 32 == PEER_OVERLAP) {
 		status->result = NCCLSVC_SYSTEM;
