@@ -272,8 +272,14 @@ static ncclsvc_result share_buffers(ncclsvc_session *s, const struct submission 
 static ncclsvc_result check_kernels(ncclsvc_session *s, const struct submission *b)
 {
 	ncclsvc_result r = share_buffers(s, b);
-	for (unsigned i = b->in_ring; !r && i < b->n; i++)
-		r = peer_prepare(s->gpu, &b->ops[i]);
+	unsigned copies = 0; /* the operations of copy engines before, in the same communicator */
+	for (unsigned i = b->in_ring; !r && i < b->n; i++) {
+		const struct op *before = i > b->in_ring ? &b->ops[i - 1] : NULL;
+		copies = before && before->comm == b->ops[i].comm
+				 ? copies + (before->route.kernel == KERNEL_COPIES)
+				 : 0;
+		r = peer_prepare(s->gpu, &b->ops[i], copies);
+	}
 	return r ? r : ranks_on_gpu_check_streams(s, b->ops + b->in_ring, b->n - b->in_ring);
 }
 

@@ -281,6 +281,60 @@ static void test_fails(void)
 	ranks_run(2, fails_rank, NULL);
 }
 
+/* ---- Many that are pending ---- */
+
+#define PENDING 21
+
+static ncclsvc_result broadcast(const struct rank *r, CUdeviceptr p)
+{
+	return ncclsvc_broadcast(at(p), at(p), LEAST_WORDS, NCCLSVC_UINT32, ROOT, r->comm, NULL);
+}
+
+/* A group counts as a whole, so that it does not fill the stream's queue. */
+static void pending_rank(struct client *c)
+{
+	struct meeting m;
+	struct rank *const r = &m.r;
+	CUdeviceptr p;
+	ncclsvc_result result = NCCLSVC_OK;
+	unsigned n = 0;
+	ncclsvc_comm_tuning_next(0, 1);
+	meeting_open(&m, c);
+	CHECK_CU(cu.cuMemAlloc(&p, LEAST));
+	gpu_fill(p, 10 + (uint32_t)r->rank, LEAST_WORDS);
+	meeting_wait(&m);
+	if (r->rank != ROOT) {
+		CHECK_OK(broadcast(r, p));
+		CHECK_OK(ncclsvc_group_begin(r->session));
+		for (unsigned i = 0; i < PENDING; i++)
+			CHECK_OK(broadcast(r, p));
+		CHECK_RESULT(ncclsvc_group_end(r->session), NCCLSVC_AGAIN);
+		for (n = 1; n < 2 * PENDING && !(result = broadcast(r, p));)
+			n++;
+		CHECK_RESULT(result, NCCLSVC_AGAIN);
+		CHECK_EQ(n, PENDING);
+	}
+	meeting_reach(&m);
+	for (unsigned i = 0; r->rank == ROOT && i < PENDING; i++)
+		CHECK_OK(broadcast(r, p));
+	CHECK_OK(ncclsvc_wait_all(r->session, WAIT_MS));
+	rank_sync(r);
+	gpu_check(p, 10 + ROOT, LEAST_WORDS, "broadcast");
+	meeting_wait(&m);
+	CHECK_OK(ncclsvc_group_begin(r->session));
+	for (unsigned i = 0; i < 2 * PENDING; i++)
+		CHECK_OK(broadcast(r, p));
+	CHECK_OK(ncclsvc_group_end(r->session));
+	rank_sync(r);
+	CHECK_CU(cu.cuMemFree(p));
+	meeting_close(&m);
+}
+
+static void test_pending(void)
+{
+	ranks_run(2, pending_rank, NULL);
+}
+
 /* ---- Fewer blocks ---- */
 
 static void blocks_rank(struct client *c)
@@ -442,6 +496,7 @@ const struct gpu_test copies_tests[] = {
 	{"copies/operations/4", test_copies_4, 4, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"copies/graph", test_graph, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"copies/fails", test_fails, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"copies/pending", test_pending, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"copies/blocks", test_blocks, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"copies/dropin", test_dropin, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"copies/misaligned", test_misaligned, 2, 60, TEST_QUICK | TEST_ONE_NODE},

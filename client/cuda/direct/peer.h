@@ -148,8 +148,9 @@ void peer_module_unload(const struct cuda *cuda, struct peer_module *m);
 
 /* ---- peer_submit.c ---- */
 
-/* Refuses operations that cannot be launched or captured. Locked. */
-ncclsvc_result peer_prepare(struct gpu *g, struct op *op);
+/* Refuses operations that cannot be launched or captured. before: how many kernels of the group
+ * count as pending. Locked. */
+ncclsvc_result peer_prepare(struct gpu *g, struct op *op, uint32_t before);
 /* Records the operation as the next one of its communicator, which has kernels, whether or not this
  * one is a kernel. Locked. */
 void peer_enter(struct op *op, struct slot *slot);

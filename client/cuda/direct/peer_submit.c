@@ -54,16 +54,22 @@ static uint32_t pending_most(const struct peer *p)
 	return capture_graphs_live(p->capture) ? PENDING_MAX / 3 : PENDING_MAX;
 }
 
-static ncclsvc_result room_check(const struct op *op)
+/* A group that has more than that must wait until no other kernel is pending. */
+static bool has_room(const struct peer *p, uint32_t before)
+{
+	const uint32_t pending = p->kernel_seq - p->over;
+	return !pending || pending + before < pending_most(p);
+}
+
+static ncclsvc_result room_check(const struct op *op, uint32_t before)
 {
 	struct peer *p = op->comm->peer;
-	const uint32_t most = pending_most(p);
-	if (p->kernel_seq - p->over >= most)
+	if (!has_room(p, before))
 		peer_ask(p);
-	if (p->kernel_seq - p->over < most)
+	if (has_room(p, before))
 		return NCCLSVC_OK;
-	return error_set(NCCLSVC_AGAIN, "%u kernels are pending on %s: wait for a task", most,
-			 op->comm->label);
+	return error_set(NCCLSVC_AGAIN, "%u kernels are pending on %s: wait for a task",
+			 p->kernel_seq - p->over, op->comm->label);
 }
 
 /* The operation's input is what is on the stream now. The group's NCCL operations come next on the
@@ -85,7 +91,7 @@ static ncclsvc_result side_stream_fork(struct gpu *g, const struct op *op)
 		 : NCCLSVC_OK;
 }
 
-ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
+ncclsvc_result peer_prepare(struct gpu *g, struct op *op, uint32_t before)
 {
 	struct stream st;
 	ncclsvc_result r = stream_look(g, op->comm->device, op->stream, &st);
@@ -94,7 +100,7 @@ ncclsvc_result peer_prepare(struct gpu *g, struct op *op)
 	if (!r && st.captured && !cuda_captures(g->cuda))
 		r = capture_unsupported();
 	if (!r && !st.captured)
-		r = room_check(op);
+		r = room_check(op, before);
 	if (!r && op->src_bytes)
 		r = buffer_check(g, op, "sendbuf", op->src);
 	if (!r && op->dst_bytes && op->dst != op->src)
