@@ -345,8 +345,8 @@ typedef struct ncclsvc_comm_info {
 	char tenant[NCCLSVC_JOB_BYTES];
 	uint32_t admit; /* ncclsvc_admit; 0: unknown here */
 	uint32_t nccl;	/* ncclsvc_comm_nccl */
-	/* Of its kernels (ncclsvc_comm_tuning_next): the most blocks of one; and 1: copy engines
-	 * move large data. 0 without kernels. */
+	/* The most blocks of one of its kernels, and whether copy engines move large data
+	 * (ncclsvc_comm_tuning_next). 0 without kernels. */
 	uint32_t blocks, copy_engines;
 } ncclsvc_comm_info;
 

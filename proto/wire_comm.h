@@ -126,7 +126,7 @@ struct svc_split {
 	int32_t key;
 	uint32_t staging;      /* as in JOIN, for the member of the part */
 	uint64_t timeout_ns;   /* 0: none */
-	uint16_t out_of_reach; /* as in JOIN, and blocks, too */
+	uint16_t out_of_reach; /* this and blocks: as in JOIN */
 	uint8_t blocks;
 	uint8_t reserved_byte;
 	uint16_t reserved[2];

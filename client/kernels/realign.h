@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Vectors at any address: the threads of a warp load and store aligned ones, each of which has the
- * end of one thread's vector and the beginning of the next one's. */
+ * Vectors at any address: the threads of a warp load and store aligned ones. An aligned vector
+ * holds the end of one thread's vector and the beginning of the next thread's. */
 #ifndef KERNELS_REALIGN_H
 #define KERNELS_REALIGN_H
 

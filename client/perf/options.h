@@ -63,7 +63,7 @@ struct options {
 	/* On GPUs: */
 	bool cuda;
 	enum memory memory;
-	unsigned blocks; /* at most, of a kernel; 0: the default */
+	unsigned blocks; /* the most of a kernel; 0: no limit */
 	bool copy_engines;
 	int gpus[PERF_RANKS_MAX]; /* CUDA device numbers, by rank */
 	unsigned gpus_n;	  /* given with --gpus */

@@ -8,7 +8,7 @@
 #include "meeting.h"
 #include "proto/abi/peer_staging.h"
 
-/* Of a rank's part: more than a slot, and a multiple of nothing. */
+/* The size of a rank's part: more than a slot, and odd. */
 #define BYTES	     ((size_t)PEER_COPY_SLOT + 4099)
 #define ROOT	     1
 /* The smallest part that copy engines move. */
@@ -54,7 +54,7 @@ static void check(CUdeviceptr p, int from, int to, size_t bytes, const char *wha
 	free(host);
 }
 
-/* Of the session's newest communicator with kernels. */
+/* Returns what the daemon lists about its newest communicator with kernels. */
 static ncclsvc_comm_info comm_info(ncclsvc_session *session)
 {
 	ncclsvc_comm_info *list, found = {0};
@@ -69,7 +69,7 @@ static ncclsvc_comm_info comm_info(ncclsvc_session *session)
 
 /* ---- Every operation ---- */
 
-/* What no rank has. */
+/* Overwrites a buffer, so that the test notices if an operation does not fill it. */
 static void poison(CUdeviceptr p, size_t bytes)
 {
 	CHECK_CU(cu.cuMemsetD8Async(p, 0xee, bytes, NULL));
@@ -168,7 +168,7 @@ static void copies_rank(struct client *c)
 	from_root(r, a, b, bytes);
 	to_root(r, a, b, bytes);
 	in_a_row(r, a, b, bytes);
-	/* Nobody has mapped the buffers, so kernels would have gone through staging memory. */
+	/* No rank has mapped the buffers, so kernels would have counted as staged. */
 	meeting_wait(&m);
 	CHECK_EQ(kernels_staged(r), 0);
 	sum(r, a, PART_WORDS);
@@ -434,7 +434,7 @@ static void sum_misaligned(struct rank *r, CUdeviceptr a, CUdeviceptr b, size_t 
 	const size_t size = type == NCCLSVC_BFLOAT16 ? 2 : 4, bytes = ODD_WORDS * size;
 	uint8_t *host = (uint8_t *)host_buffer(bytes + 2 * GUARD);
 	stage("sum of %zu bytes, from %zu to %zu", size, from, to);
-	for (size_t i = 0; i < ODD_WORDS; i++) { /* 1 to 8 as floats, whose upper halves are all */
+	for (size_t i = 0; i < ODD_WORDS; i++) { /* bfloat16 is a float's upper half */
 		const float x = (float)(i % 7 + 1 + (size_t)r->rank);
 		const char *upper = (const char *)&x + (4 - size);
 		memcpy(host + i * size, upper, size);

@@ -102,7 +102,8 @@ static uint32_t at_least_one(uint32_t n)
 	return n ? n : 1;
 }
 
-/* What the daemon has found out. Other members can write the control blocks, too. */
+/* Reads what the daemon has written into the control blocks. Other members can write them, too:
+ * false if a size is impossible. */
 static bool controls_read(struct peer *p)
 {
 	const uint32_t blocks = p->control->blocks, nranks = p->call.nranks;

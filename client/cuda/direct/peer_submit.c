@@ -54,7 +54,8 @@ static uint32_t pending_most(const struct peer *p)
 	return capture_graphs_live(p->capture) ? PENDING_MAX / 3 : PENDING_MAX;
 }
 
-/* A group that has more than that must wait until no other kernel is pending. */
+/* Whether one more kernel may be pending. A group of more than pending_most waits until no other
+ * kernel is. */
 static bool has_room(const struct peer *p, uint32_t before)
 {
 	const uint32_t pending = p->kernel_seq - p->over;

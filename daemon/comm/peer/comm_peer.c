@@ -236,7 +236,7 @@ static bool controls_begin(struct communicator *m)
 	return false;
 }
 
-/* What all members want, or can have. */
+/* The smallest number that a member wants, or else the most that a kernel can have. */
 static uint8_t fewest_blocks(const struct communicator *m)
 {
 	uint8_t fewest = PEER_BLOCKS;
