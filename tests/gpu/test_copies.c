@@ -252,6 +252,7 @@ static void fails_rank(struct client *c)
 	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
 	kernels_rejoin(&r);
 	CHECK_EQ(comm_info(r.session).copy_engines, 1);
+	rank_check_usable(&r); /* both ranks have looked before one leaves */
 	stage("a rank that leaves");
 	if (r.rank) {
 		CHECK_OK(ncclsvc_comm_leave(r.comm));
@@ -370,12 +371,21 @@ static void test_blocks(void)
 
 /* ---- The drop-in's configuration ---- */
 
+/* No rank returns, and may leave, before all have looked. */
+static void check_tuning(ncclComm_t comm, ncclsvc_session *session, uint32_t blocks,
+			 uint32_t copy_engines)
+{
+	const ncclsvc_comm_info info = comm_info(session);
+	CHECK_EQ(info.blocks, blocks);
+	CHECK_EQ(info.copy_engines, copy_engines);
+	dropin_check_usable(comm);
+}
+
 static ncclComm_t configured(const struct client *c, int number, ncclConfig_t *config)
 {
 	ncclComm_t comm;
 	CHECK_NC(nc.ncclCommInitRankConfig(&comm, c->nranks, dropin_id_number(c, number), c->rank,
 					   config));
-	dropin_check_usable(comm);
 	return comm;
 }
 
@@ -385,34 +395,28 @@ static void dropin_rank(struct client *c)
 	ncclComm_t child;
 	ncclConfig_t config = dropin_config();
 	ncclsvc_session *session = session_open(c->daemon);
-	CHECK_EQ(comm_info(session).blocks, PEER_BLOCKS);
-	CHECK_EQ(comm_info(session).copy_engines, 0);
+	check_tuning(comm, session, PEER_BLOCKS, 0);
 	CHECK_NC(nc.ncclCommDestroy(comm));
 	stage("the config, and a split that inherits it");
 	config.maxCTAs = 6;
 	config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
 	comm = configured(c, 1, &config);
-	CHECK_EQ(comm_info(session).blocks, 6);
-	CHECK_EQ(comm_info(session).copy_engines, 1);
+	check_tuning(comm, session, 6, 1);
 	CHECK_NC(nc.ncclCommSplit(comm, 0, c->rank, &child, NULL));
-	dropin_check_usable(child);
-	CHECK_EQ(comm_info(session).blocks, 6);
-	CHECK_EQ(comm_info(session).copy_engines, 1);
+	check_tuning(child, session, 6, 1);
 	CHECK_NC(nc.ncclCommDestroy(child));
 	CHECK_NC(nc.ncclCommDestroy(comm));
 	stage("variables that override it");
 	CHECK_EQ(setenv("NCCL_MAX_CTAS", "9", 1), 0);
 	CHECK_EQ(setenv("NCCL_CTA_POLICY", "0", 1), 0);
 	comm = configured(c, 2, &config);
-	CHECK_EQ(comm_info(session).blocks, 9);
-	CHECK_EQ(comm_info(session).copy_engines, 0);
+	check_tuning(comm, session, 9, 0);
 	CHECK_NC(nc.ncclCommDestroy(comm));
 	stage("variables that are no numbers");
 	CHECK_EQ(setenv("NCCL_MAX_CTAS", "9 blocks", 1), 0);
 	CHECK_EQ(setenv("NCCL_CTA_POLICY", "4", 1), 0);
 	comm = configured(c, 3, &config);
-	CHECK_EQ(comm_info(session).blocks, 6);
-	CHECK_EQ(comm_info(session).copy_engines, 1);
+	check_tuning(comm, session, 6, 1);
 	CHECK_NC(nc.ncclCommDestroy(comm));
 	ncclsvc_close(session);
 }
