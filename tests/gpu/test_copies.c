@@ -232,49 +232,50 @@ static void test_graph(void)
 
 static void fails_rank(struct client *c)
 {
-	struct rank r;
+	struct meeting m;
+	struct rank *const r = &m.r;
 	CUdeviceptr p;
 	ncclsvc_task task = 0;
 	ncclsvc_status st;
 	ncclsvc_comm_tuning_next(0, 1);
-	rank_open(&r, c);
+	meeting_open(&m, c);
 	CHECK_CU(cu.cuMemAlloc(&p, 3 * LEAST));
 	stage("another operation");
-	kernels_may_end(&r, NCCLSVC_MISMATCH);
-	kernels_submitted(&r,
-			  r.rank ? ncclsvc_all_reduce(at(p), at(p), SMALL, NCCLSVC_UINT32,
-						      NCCLSVC_SUM, r.comm, &task)
-				 : ncclsvc_broadcast(at(p), at(p), LEAST_WORDS, NCCLSVC_UINT32,
-						     ROOT, r.comm, &task),
+	kernels_may_end(r, NCCLSVC_MISMATCH);
+	kernels_submitted(r,
+			  r->rank ? ncclsvc_all_reduce(at(p), at(p), SMALL, NCCLSVC_UINT32,
+						       NCCLSVC_SUM, r->comm, &task)
+				  : ncclsvc_broadcast(at(p), at(p), LEAST_WORDS, NCCLSVC_UINT32,
+						      ROOT, r->comm, &task),
 			  &task);
-	kernels_failed(&r, task, &st);
-	kernels_over(&r, NCCLSVC_MISMATCH);
-	CHECK(gpu_stream_ends(r.stream, WAIT_MS));
-	kernels_rejoin(&r);
-	CHECK_EQ(comm_info(r.session).copy_engines, 1);
-	rank_check_usable(&r); /* both ranks have looked before one leaves */
+	kernels_failed(r, task, &st);
+	kernels_over(r, NCCLSVC_MISMATCH);
+	CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+	kernels_rejoin(r);
+	CHECK_EQ(comm_info(r->session).copy_engines, 1);
+	meeting_wait(&m); /* no rank leaves before the other one has looked */
 	stage("a rank that leaves");
-	if (r.rank) {
-		CHECK_OK(ncclsvc_comm_leave(r.comm));
+	if (r->rank) {
+		CHECK_OK(ncclsvc_comm_leave(r->comm));
 	} else {
-		kernels_may_end(&r, NCCLSVC_PEER_GONE);
-		kernels_submitted(&r,
+		kernels_may_end(r, NCCLSVC_PEER_GONE);
+		kernels_submitted(r,
 				  ncclsvc_broadcast(at(p), at(p), LEAST_WORDS, NCCLSVC_UINT32, ROOT,
-						    r.comm, &task),
+						    r->comm, &task),
 				  &task);
-		kernels_failed(&r, task, &st);
-		kernels_over(&r, NCCLSVC_PEER_GONE);
-		CHECK(gpu_stream_ends(r.stream, WAIT_MS));
-		CHECK_OK(ncclsvc_comm_leave(r.comm));
+		kernels_failed(r, task, &st);
+		kernels_over(r, NCCLSVC_PEER_GONE);
+		CHECK(gpu_stream_ends(r->stream, WAIT_MS));
+		CHECK_OK(ncclsvc_comm_leave(r->comm));
 	}
-	r.comm = NULL;
+	r->comm = NULL;
 	stage("one rank that does not ask");
-	ncclsvc_comm_tuning_next(0, !r.rank);
-	rank_join(&r);
-	CHECK_EQ(comm_info(r.session).copy_engines, 0);
-	gather_all(&r, p, p + LEAST, LEAST, false);
+	ncclsvc_comm_tuning_next(0, !r->rank);
+	rank_join(r);
+	CHECK_EQ(comm_info(r->session).copy_engines, 0);
+	gather_all(r, p, p + LEAST, LEAST, false);
 	CHECK_CU(cu.cuMemFree(p));
-	rank_close(&r);
+	meeting_close(&m);
 }
 
 static void test_fails(void)
