@@ -28,6 +28,8 @@
 /* After this interval, the sequencer tells the nodes that wait for an operation on GPUs which nodes
  * have requested it, so that inspection can name those that have not. */
 #define SEQUENCER_LOOK_NS	 UINT64_C(250000000)
+/* Votes of other nodes wait this long until they are passed on without those that are missing. */
+#define DISSEMINATE_NS		 UINT64_C(2000000)
 /* A node that ends an epoch waits for the other nodes to end it too, so that all know which
  * operations were agreed on before. Then it ends the epoch without them. With GPUs it waits longer,
  * since NCCL's communicator must be recreated after an end without agreement. */

@@ -11,9 +11,11 @@
 #include "sched/internode/internode_comm.h"
 #include "schedules.h"
 
-#define NODES_MAX    5
+#ifndef NODES_MAX /* meson.build sets both for deadlocks_wide */
+#define NODES_MAX 5
+#define RANKS_MAX 10
+#endif
 #define COMMS_MAX    6
-#define RANKS_MAX    10
 #define SESSIONS_MAX (COMMS_MAX * RANKS_MAX)
 
 /* ---- schedulers.c ---- */

@@ -4,7 +4,8 @@
  *
  *   internode_comm.c which nodes and ranks, their messages, and the end
  *   node_match.c     where the nodes' tasks match: votes; node_match_messages.c: other nodes'
- *                    votes; node_match_pair.c: a Send and its Recv
+ *                    votes; node_match_pair.c: a Send and its Recv; disseminate.c: votes that nodes
+ *                    pass on
  *   transport/internode moves the bytes of matched tasks in chunks, by the carrier; small.c: bytes
  *                    that fit into a message
  *   unexpected.c     messages about a communicator before it has begun here
@@ -12,16 +13,17 @@
  *   sequence.c       for GPUs: this node's requests to the sequencer (coord/sequencer.h), and
  *                    launches in one order on all nodes
  *
- * A collective of members on several nodes matches on each node first. Then each node sends every
+ * A collective of members on several nodes matches on each node first. Then each node tells every
  * other one its vote: READY, with the record (and the bytes, if they are few), or FAILED, with the
- * status. A node that has said READY can take nothing back: its tasks run. A collective
- * happens if all nodes have said READY and the records agree; if any has said FAILED, it fails on
- * all nodes, with the same status. A node that hears FAILED before it has voted says FAILED, too,
- * unless the records of that node's members differ: only all records tell which rank is the odd one
- * out, so all wait for them (NODE_ANSWER_NS at most), and each node draws the same conclusion. A
- * node that wants to give up after READY (for a deadline, say) asks the nodes that have not voted:
- * they answer FAILED, or have said READY meanwhile. So all nodes come to the same end, and no node
- * decides. A Send and its Recv do the same, between two nodes.
+ * status. More than DISSEMINATE_DIRECT_NODES nodes pass READY votes on to each other, unless the
+ * bytes are different for each node. A node that has said READY can take nothing back: its tasks
+ * run. A collective happens if all nodes have said READY and the records agree; if any has said
+ * FAILED, it fails on all nodes, with the same status. A node that hears FAILED before it has voted
+ * says FAILED, too, unless the records of that node's members differ: only all records tell which
+ * rank is the odd one out, so all wait for them (NODE_ANSWER_NS at most), and each node draws the
+ * same conclusion. A node that wants to give up after READY (for a deadline, say) asks the nodes
+ * that have not voted: they answer FAILED, or have said READY meanwhile. So all nodes come to the
+ * same end, and no node decides. A Send and its Recv do the same, between two nodes.
  *
  * The end of an epoch is part of the same message order: operations for which all nodes voted READY
  * before their OVER still run on all nodes, so that no member loses a result that others get.
@@ -93,8 +95,8 @@ struct internode_comm {
 	struct credit *credits;
 	struct deadlock *deadlock; /* NULL: it was never needed */
 	/* The epoch's end, from the supervisor's request on: */
-	bool over;   /* this node has sent OVER */
-	bool *overs; /* [nnodes]: these have */
+	bool over;	 /* this node has sent OVER */
+	uint64_t *overs; /* [nnodes]: 1 + its number of collectives; 0: it has not */
 	ncclsvc_status end;
 	uint64_t due_ns; /* for the others' OVERs, then for the end of ops */
 	struct internode_comm *prev_ending, *next_ending; /* in the scheduler's endings */

@@ -10,6 +10,7 @@
 #include "base/timings.h"
 #include "channel/carrier.h"
 #include "deadlock.h"
+#include "disseminate.h"
 #include "launch.h"
 #include "node_match.h"
 #include "sched/base/epoch_memory.h"
@@ -58,8 +59,9 @@ static bool all_over(const struct scheduler *sched, const struct internode_comm 
 
 static bool agreed(struct scheduler *sched, struct internode_comm *s)
 {
-	return internode_comm_is_sequenced(s) ? !s->unled && sequence_closed(sched, s)
-					      : all_over(sched, s);
+	return internode_comm_is_sequenced(s)
+		       ? !s->unled && sequence_closed(sched, s)
+		       : all_over(sched, s) && !disseminate_pending(sched, s);
 }
 
 static void end_now(struct scheduler *sched, struct internode_comm *s, bool in_order)
@@ -93,14 +95,16 @@ bool internode_comm_begin_end(struct scheduler *sched, struct comm *c, const ncc
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (p != s->me)
 			internode_comm_send(sched, s, p, INTERNODE_OVER,
-					    &(struct operation_key){-1, -1, 0, 0}, "", 0, NULL, 0);
+					    &(struct operation_key){-1, -1, c->collectives, 0}, "",
+					    0, NULL, 0);
 	if (internode_comm_is_sequenced(s)) {
 		if (sched->sets->changed) /* matches found by now are requested first */
 			launch_sets(sched);
 		s->left = true;
 		sequence_leave(sched, s);
 	}
-	s->over = s->overs[s->me] = true;
+	s->over = true;
+	s->overs[s->me] = 1 + c->collectives;
 	s->end = *end;
 	c->end = *end;
 	c->ending = true;
@@ -178,7 +182,7 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 	if (!s || node_index == UINT32_MAX || node_index == s->me)
 		return;
 	if (h->kind == INTERNODE_OVER) {
-		s->overs[node_index] = true;
+		s->overs[node_index] = 1 + h->key.seq;
 		if (internode_comm_is_sequenced(s) && !s->over &&
 		    internode_comm_all_left(s, s->me)) /* nobody here will end it */
 			internode_comm_give_up(sched, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
@@ -188,6 +192,8 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 		return;
 	if (h->kind == INTERNODE_DEADLOCK)
 		deadlock_take_message(sched, s, node_index, body, h->bytes);
+	else if (h->kind == INTERNODE_VOTES)
+		node_match_take_votes(sched, s, node_index, h, body);
 	else
 		node_match_take_message(sched, s, node_index, h, body);
 }
@@ -263,6 +269,7 @@ bool internode_comm_poll(struct scheduler *sched)
 	unexpected_expire(sched);
 	if (sched->internode->asked)
 		node_match_expire(sched);
+	disseminate_expire(sched);
 	if (sched->internode->endings)
 		check_endings(sched);
 	if (sched->internode->comms)
@@ -292,7 +299,7 @@ uint64_t internode_comm_sleep_ns(struct scheduler *sched)
 	    !sequence_awaited(sched))
 		return NODES_NAP_QUIET_NS;
 	if (!sched->internode->flights && !sched->internode->ops && !sched->internode->committed &&
-	    !sched->internode->endings)
+	    !sched->internode->endings && !sched->internode->late)
 		return NODES_NAP_IDLE_NS;
 	return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
 }

@@ -7,6 +7,7 @@
 
 #include "base/timings.h"
 #include "deadlock.h"
+#include "disseminate.h"
 #include "node_match.h"
 #include "proto/names.h"
 #include "proto/task.h"
@@ -50,6 +51,7 @@ void node_match_free(struct scheduler *sched, struct internode_comm *s, struct n
 {
 	if (j->due_ns)
 		DL_DELETE2(sched->internode->asked, j, prev_due, next_due);
+	disseminate_forget(sched, j);
 	HASH_DEL(s->matches, j);
 	for (uint32_t i = 0; i < j->nvoters; i++) {
 		free(j->voters[i].vote.failed);
@@ -237,7 +239,9 @@ void node_match_ready(struct node_match *j, uint32_t voter, const struct svc_rec
 
 static void count_vote(struct scheduler *sched, struct node_match *j)
 {
-	if (++j->votes == j->nvoters)
+	j->votes++;
+	disseminate_votes(sched, j);
+	if (j->votes == j->nvoters)
 		node_match_conclude(sched, j);
 }
 
@@ -334,27 +338,56 @@ static void offer(struct scheduler *sched, struct node_match *j)
 		node_match_vote_failed(sched, j, &st);
 }
 
+/* Sends it to all other nodes, with the bytes for each. */
+static void send_ready(struct scheduler *sched, struct node_match *j,
+		       const struct svc_record *record, bool packs)
+{
+	struct internode_comm *s = j->comm->internode;
+	char payload[INTERNODE_EAGER_BYTES];
+	const bool p2p = j->key.a >= 0;
+	j->voters[j->mine].direct = true;
+	for (uint32_t i = 0; i < j->nvoters; i++) {
+		if (i == j->mine)
+			continue;
+		uint32_t node_index = node_match_node_index(j, i);
+		size_t n =
+			packs ? s->comm->transport->pack(s, j->tasks, node_index, p2p, payload) : 0;
+		internode_comm_send(sched, s, node_index, INTERNODE_READY, &j->key, record,
+				    sizeof(*record), payload, n);
+	}
+}
+
+/* Do all nodes get the same bytes? */
+static bool is_same_for_all(const struct svc_record *r)
+{
+	return !svc_op_sends_each(r->op) && !svc_op_root_receives(r->op);
+}
+
+/* Keeps the bytes for all other nodes with this node's vote. False: no memory. */
+static bool keep_payload(struct node_match *j)
+{
+	struct internode_comm *s = j->comm->internode;
+	struct node_vote *mine = &j->voters[j->mine];
+	mine->payload = malloc(INTERNODE_EAGER_BYTES);
+	if (!mine->payload)
+		return false;
+	mine->bytes = s->comm->transport->pack(s, j->tasks, !s->me, false, mine->payload);
+	return true;
+}
+
 void node_match_vote_ready(struct scheduler *sched, struct node_match *j,
 			   const struct svc_record *record)
 {
 	struct internode_comm *s = j->comm->internode;
-	char payload[INTERNODE_EAGER_BYTES];
-	const struct transport *transport = s->comm->transport;
-	const bool p2p = j->key.a >= 0;
-	const bool packs = transport->pack && comes_along(j->comm, record, p2p);
+	const bool packs = s->comm->transport->pack && comes_along(j->comm, record, j->key.a >= 0);
 	node_match_ready(j, j->mine, record);
 	if (internode_comm_is_sequenced(s)) {
 		offer(sched, j);
 		return;
 	}
-	for (uint32_t i = 0; i < j->nvoters; i++) {
-		if (i == j->mine)
-			continue;
-		uint32_t node_index = node_match_node_index(j, i);
-		size_t n = packs ? transport->pack(s, j->tasks, node_index, p2p, payload) : 0;
-		internode_comm_send(sched, s, node_index, INTERNODE_READY, &j->key, record,
-				    sizeof(*record), payload, n);
-	}
+	if (!disseminate_used(s, &j->key) || (packs && !is_same_for_all(record)) ||
+	    (packs && !keep_payload(j)))
+		send_ready(sched, j, record, packs);
 	count_vote(sched, j);
 }
 

@@ -11,6 +11,8 @@ struct node_vote {
 	struct vote vote;
 	char *payload; /* NULL: none */
 	size_t bytes;
+	bool direct;	/* its node has sent it to all others */
+	uint32_t steps; /* bitmap of those in which it was passed on: disseminate.c */
 };
 
 /* An operation in which tasks of several nodes match. */
@@ -26,11 +28,13 @@ struct node_match {
 	bool asked;
 	/* For answers, if asked; for the others' votes, if this node's records differ. 0: none */
 	uint64_t due_ns;
+	uint64_t late_ns;      /* when votes of incomplete steps are passed on; 0: none wait */
 	uint64_t first_ns;     /* when another node was ready first; 0: none is, or on GPUs */
 	ncclsvc_status status; /* or for what this node has asked */
 	struct task **tasks;   /* of this node, that wait here; NULL: none (yet) */
 	uint32_t ntasks;
 	struct node_match *prev_due, *next_due;
+	struct node_match *prev_late, *next_late;
 	struct node_vote voters[]; /* by node index; of a pair: sender, receiver */
 };
 
@@ -72,6 +76,9 @@ void node_match_node_over(struct scheduler *sched, struct comm *c, uint32_t node
 void node_match_ask(struct scheduler *sched, struct task *t, const ncclsvc_status *st);
 void node_match_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			     const struct internode_header *h, const char *body);
+/* READY votes of several nodes. */
+void node_match_take_votes(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
+			   const struct internode_header *h, const char *body);
 /* FAILED, ASK or WAITING, from the sequencer. */
 void node_match_take_decision(struct scheduler *sched, struct internode_comm *s,
 			      const struct internode_header *h, const char *body);

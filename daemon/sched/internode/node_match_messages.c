@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "deadlock.h"
+#include "disseminate.h"
 #include "node_match.h"
 #include "sched/base/status.h"
 #include "sched/base/supervisor.h"
@@ -56,7 +57,7 @@ static bool key_valid(const struct internode_comm *s, uint32_t node_index,
 /* Has this operation already ended here? Then the node's vote is of no use. */
 static bool is_past(const struct comm *c, const struct operation_key *key)
 {
-	return key->a < 0 && key->seq < c->collectives;
+	return key->a < 0 && key->seq < c->collectives + c->poisoned;
 }
 
 /* Inspection is told that all members of that node have posted the collective. */
@@ -74,28 +75,33 @@ static void show_posted(const struct node_match *j, uint32_t node_index)
 	}
 }
 
-static void take_ready(struct scheduler *sched, struct node_match *j, uint32_t voter,
-		       const char *body, size_t bytes)
+static bool keep_ready(struct scheduler *sched, struct node_match *j, uint32_t voter,
+		       const struct svc_record *record, const char *payload, size_t bytes)
 {
 	struct node_vote *v = &j->voters[voter];
-	struct svc_record record;
-	memcpy(&record, body, sizeof(record));
-	v->bytes = bytes - sizeof(record);
-	if (v->bytes) {
-		v->payload = malloc(v->bytes);
+	if (bytes) {
+		v->payload = malloc(bytes);
 		if (!v->payload) {
 			internode_comm_give_up(sched, j->comm, NCCLSVC_NO_MEMORY, UINT32_MAX);
-			return;
+			return false;
 		}
-		memcpy(v->payload, body + sizeof(record), v->bytes);
+		memcpy(v->payload, payload, bytes);
 	}
-	int32_t gone = j->voters[j->mine].vote.kind ? -1 : who_is_gone(j->comm, &j->key);
-	bool pair = j->key.a >= 0;
-	node_match_ready(j, voter, &record);
+	v->bytes = bytes;
+	node_match_ready(j, voter, record);
 	j->votes++;
 	if (!j->first_ns)
 		j->first_ns = sched->now;
 	show_posted(j, voter);
+	return true;
+}
+
+/* Other nodes' READY votes were kept. */
+static void look_at_votes(struct scheduler *sched, struct node_match *j)
+{
+	const int32_t gone = j->voters[j->mine].vote.kind ? -1 : who_is_gone(j->comm, &j->key);
+	const bool pair = j->key.a >= 0;
+	disseminate_votes(sched, j);
 	if (gone >= 0) {
 		ncclsvc_status st = status_gone(j->comm, gone);
 		node_match_vote_failed(sched, j, &st);
@@ -107,6 +113,36 @@ static void take_ready(struct scheduler *sched, struct node_match *j, uint32_t v
 	} else if (pair && j->comm->plan) {
 		node_match_check_kind(sched, j);
 	}
+}
+
+static void take_ready(struct scheduler *sched, struct node_match *j, uint32_t voter,
+		       const char *body, size_t bytes)
+{
+	struct svc_record record;
+	memcpy(&record, body, sizeof(record));
+	j->voters[voter].direct = true;
+	if (keep_ready(sched, j, voter, &record, body + sizeof(record), bytes - sizeof(record)))
+		look_at_votes(sched, j);
+}
+
+void node_match_take_votes(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
+			   const struct internode_header *h, const char *body)
+{
+	struct node_match *j = node_match_find(s, &h->key);
+	if (!disseminate_used(s, &h->key)) {
+		internode_comm_give_up(sched, s->comm, NCCLSVC_PROTOCOL, node_index);
+		return;
+	}
+	if (!j && is_past(s->comm, &h->key))
+		return;
+	j = j ? j : node_match_get(s, &h->key);
+	const uint32_t before = j ? j->votes : 0;
+	if (!j)
+		internode_comm_give_up(sched, s->comm, NCCLSVC_LIMIT, node_index);
+	else if (!disseminate_keep(sched, j, body, h->bytes, keep_ready))
+		internode_comm_give_up(sched, s->comm, NCCLSVC_PROTOCOL, node_index);
+	else if (j->votes != before)
+		look_at_votes(sched, j);
 }
 
 /* Invalid ranks, from a node that should know better. */
@@ -160,6 +196,7 @@ static void take_failed(struct scheduler *sched, struct node_match *j, uint32_t 
 	}
 	j->voters[voter].vote.kind = VOTE_FAILED;
 	j->votes++;
+	disseminate_votes(sched, j);
 	const bool differs = node_match_differs(j, st);
 	if (differs)
 		show_posted(j, voter);
@@ -169,13 +206,15 @@ static void take_failed(struct scheduler *sched, struct node_match *j, uint32_t 
 		node_match_conclude(sched, j);
 }
 
-/* The next match that waits for a vote of that node; NULL: none does. */
+/* The next match that waits in vain for a vote of that node, which is over; NULL: none does. */
 static struct node_match *waits_for(const struct internode_comm *s, uint32_t node_index)
 {
 	for (struct node_match *j = s->matches; j; j = j->hh.next) {
 		const uint32_t voter = node_match_voter_of(j, node_index);
+		const bool voted =
+			disseminate_used(s, &j->key) && j->key.seq < s->overs[node_index] - 1;
 		if (node_match_node_index(j, voter) == node_index && j->voters[j->mine].vote.kind &&
-		    !j->voters[voter].vote.kind && !j->resolved)
+		    !j->voters[voter].vote.kind && !voted && !j->resolved)
 			return j;
 	}
 	return NULL;
@@ -218,8 +257,11 @@ void node_match_take_message(struct scheduler *sched, struct internode_comm *s, 
 	if (h->kind != INTERNODE_READY)
 		deadlock_break(sched, s, body);
 	struct node_match *j = node_match_find(s, &key);
-	/* The asking node has voted already, so an operation unknown here has ended. */
-	if (!j && (h->kind == INTERNODE_ASK || is_past(c, &key)))
+	/* The asking node has voted already, so an operation unknown here has ended, unless its
+	 * vote is still being passed on. */
+	const bool may_be_new =
+		h->kind != INTERNODE_ASK || (disseminate_used(s, &key) && key.seq != DEADLOCK_ALL);
+	if (!j && (is_past(c, &key) || !may_be_new))
 		return;
 	if (!j)
 		j = node_match_get(s, &key);
@@ -229,8 +271,12 @@ void node_match_take_message(struct scheduler *sched, struct internode_comm *s, 
 	}
 	uint32_t voter = node_match_voter_of(j, node_index);
 	if (h->kind == INTERNODE_ASK) {
-		if (!j->voters[j->mine].vote.kind)
+		const struct node_vote *mine = &j->voters[j->mine];
+		if (!mine->vote.kind)
 			agree_to_fail(sched, j, &st);
+		else if (mine->vote.kind == VOTE_READY && disseminate_used(s, &key) &&
+			 !mine->direct)
+			disseminate_own(sched, j, voter);
 	} else if (j->voters[voter].vote.kind || voter == j->mine) {
 		internode_comm_give_up(sched, c, NCCLSVC_PROTOCOL, node_index);
 		return;

@@ -38,6 +38,7 @@ struct task_plan {
 	int32_t peer;	/* -1: a collective */
 	uint64_t count; /* of floats */
 	uint64_t timeout_ns;
+	uint64_t late_ns; /* in schedule_post: posted so much later */
 	bool posted, ended;
 	uint64_t posted_ns, ended_ns;
 	ncclsvc_status status;
@@ -53,6 +54,7 @@ struct profile {
 	uint64_t delay; /* maximum delay of messages */
 	bool strays;	/* programs omit or swap tasks */
 	bool deadlines, cancels, ends, leaves, dies;
+	uint32_t silent; /* 1 + the node whose messages do not arrive; 0: none */
 };
 extern struct profile profile;
 extern struct task_plan tasks[TASKS_MAX]; /* sorted by communicator and rank, in order */
@@ -62,14 +64,16 @@ extern uint32_t ntasks;
 static inline bool profile_undisturbed(void)
 {
 	return !profile.deadlines && !profile.cancels && !profile.ends && !profile.leaves &&
-	       !profile.dies;
+	       !profile.dies && !profile.silent;
 }
 
 /* Sets up a schedule. */
 void schedule_begin(uint64_t seed);
 /* Ends everything, checks the end, and frees the memory. Returns false with `failure` set. */
 bool schedule_end(void);
-/* Posts all of one communicator's tasks at once; runs until nothing happens any more. */
+/* Posts all of one communicator's tasks at once, once its epoch has begun everywhere. */
+void schedule_post(const struct comm_plan *comm, const struct task_plan *plans, uint32_t n);
+/* Likewise, and runs until nothing happens any more. */
 void schedule_play(const struct comm_plan *comm, const struct task_plan *plans, uint32_t n);
 
 /* ---- scenarios.c ---- */

@@ -7,9 +7,11 @@
 #include "deadlocks.h"
 #include "transport/transports.h"
 
-#define NODES	  4
+#ifndef NODES /* meson.build sets both for deadlocks_wide */
+#define NODES 4
+#define RANKS 6
+#endif
 #define COMMS	  2
-#define RANKS	  6
 #define STEPS_MAX 24
 #define POST_NS	  (20 * MS) /* by then, epochs have begun */
 #define REST_NS	  (9 * S)
@@ -223,6 +225,13 @@ void program_event(uint32_t node, const struct event *event)
 	if (event->kind != EVENT_INTERNODE_FAILED)
 		return;
 	trace(node, "gives communicator %u up: %d", event->internode.comm, event->internode.result);
+	if (profile.silent && event->internode.node != (int32_t)profile.silent - 1 &&
+	    node != profile.silent - 1)
+		fail("node %u names node %d, not the silent one", node, event->internode.node);
+	if (profile.silent) {
+		program_end_comm(event->internode.comm);
+		return;
+	}
 	if (profile_undisturbed() ||
 	    (!profile.dies && event->internode.result != NCCLSVC_CANCELLED))
 		fail("node %u gives communicator %u up with %d", node, event->internode.comm,
@@ -333,7 +342,7 @@ bool schedule_end(void)
 	return schedulers_end(begin_ns + END_NS, check_end);
 }
 
-void schedule_play(const struct comm_plan *comm, const struct task_plan *plans, uint32_t n)
+void schedule_post(const struct comm_plan *comm, const struct task_plan *plans, uint32_t n)
 {
 	ncomms = 1;
 	comms[0] = *comm;
@@ -351,7 +360,12 @@ void schedule_play(const struct comm_plan *comm, const struct task_plan *plans, 
 	begin_comm(0);
 	begin_looks();
 	for (uint32_t i = 0; i < n; i++)
-		at_number(begin_ns + POST_NS, on_post, i, 0);
+		at_number(begin_ns + POST_NS + plans[i].late_ns, on_post, i, 0);
+}
+
+void schedule_play(const struct comm_plan *comm, const struct task_plan *plans, uint32_t n)
+{
+	schedule_post(comm, plans, n);
 	run_until(begin_ns + REST_NS);
 }
 

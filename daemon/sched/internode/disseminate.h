@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * READY votes that other nodes pass on: see disseminate.c. */
+#ifndef SCHED_DISSEMINATE_H
+#define SCHED_DISSEMINATE_H
+
+#include "internode_comm.h"
+
+/* Between so few nodes, each sends its vote to all others, which is the fastest. */
+#define DISSEMINATE_DIRECT_NODES 4
+
+/* Are the operation's READY votes passed on? */
+bool disseminate_used(const struct internode_comm *s, const struct operation_key *key);
+/* Votes have become known: passes on those whose turn it is. */
+void disseminate_votes(struct scheduler *sched, struct node_match *j);
+/* Sends this node's READY vote to one voter, which passes it on in turn. */
+void disseminate_own(struct scheduler *sched, const struct node_match *j, uint32_t voter);
+/* Keeps another node's READY vote. False: no memory, and the epoch ends. */
+typedef bool vote_keeper(struct scheduler *sched, struct node_match *j, uint32_t voter,
+			 const struct svc_record *record, const char *payload, size_t bytes);
+/* Keeps those votes of an INTERNODE_VOTES that are new. False: it is not valid. */
+bool disseminate_keep(struct scheduler *sched, struct node_match *j, const char *body, size_t bytes,
+		      vote_keeper *keep);
+/* Passes on what has waited too long. */
+void disseminate_expire(struct scheduler *sched);
+/* The match is about to be freed. */
+void disseminate_forget(struct scheduler *sched, struct node_match *j);
+/* At the end of an epoch: are votes still under way on which all nodes have agreed? */
+bool disseminate_pending(const struct scheduler *sched, const struct internode_comm *s);
+
+#endif
