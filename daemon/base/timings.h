@@ -30,6 +30,8 @@
 #define SEQUENCER_LOOK_NS	 UINT64_C(250000000)
 /* Votes of other nodes wait this long until they are passed on without those that are missing. */
 #define DISSEMINATE_NS		 UINT64_C(2000000)
+/* Once a node has ended the epoch, missing votes are asked for at this interval. */
+#define DISSEMINATE_PULL_NS	 UINT64_C(10000000)
 /* A node that ends an epoch waits for the other nodes to end it too, so that all know which
  * operations were agreed on before. Then it ends the epoch without them. With GPUs it waits longer,
  * since NCCL's communicator must be recreated after an end without agreement. */

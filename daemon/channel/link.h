@@ -13,7 +13,7 @@
  * code that adds the first such field must make link.c truncate the struct for older nodes, and
  * fill what they send with zeros. The version also covers the messages that schedulers exchange
  * over the carrier. Raise LINK_PROTOCOL_MIN once the release before the last is no longer
- * supported. */
+ * supported. Until the first release, version 1 may still change. */
 #ifndef CHANNEL_LINK_H
 #define CHANNEL_LINK_H
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three standalone daemons, a bad network between them (wire.py), and faults: scripts/cluster-test runs them. A fault
+"""Standalone daemons, a bad network between them (wire.py), and faults: scripts/cluster-test runs them. A fault
 strikes one or two nodes. Each error must name one of these, jobs on other nodes must be unaffected, no result may be
 wrong, and all jobs must recover."""
 

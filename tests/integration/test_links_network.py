@@ -11,7 +11,7 @@ import unittest
 from test_links import WAIT, LinksCase, Node
 
 INSIDE = "NCCLSVC_TEST_NETWORK"
-NODES = 3
+NODES = int(os.environ.get("NCCLSVC_TEST_NETWORK_NODES", 3))  # cluster-test --nodes
 SILENCE = 10  # seconds until a silent node counts as gone (daemon/base/timings.h: NODE_UNREACHABLE_MS)
 
 

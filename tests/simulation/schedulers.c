@@ -249,6 +249,11 @@ static void begin_session(uint32_t node, uint32_t session)
 							.device = -1}});
 }
 
+float *session_memory(uint32_t session, bool result)
+{
+	return memory[session] + (result ? REGION_FLOATS : 0);
+}
+
 void schedulers_begin(uint64_t seed)
 {
 	time_begin(seed);

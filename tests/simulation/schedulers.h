@@ -11,7 +11,7 @@
 #include "sched/internode/internode_comm.h"
 #include "schedules.h"
 
-#ifndef NODES_MAX /* meson.build sets both for deadlocks_wide */
+#ifndef NODES_MAX /* meson.build sets both for wider ones */
 #define NODES_MAX 5
 #define RANKS_MAX 10
 #endif
@@ -72,6 +72,8 @@ void run_until(uint64_t time);
 /* Ends all communicators, calls check until the end, and frees the memory. Returns false with
  * `failure` set. */
 bool schedulers_end(uint64_t end_ns, void (*check)(void));
+/* What the session's tasks send, or where their results go. */
+float *session_memory(uint32_t session, bool result);
 struct svc_record node_record(uint8_t op, int32_t peer, uint32_t comm, uint64_t floats,
 			      uint64_t timeout_ns);
 

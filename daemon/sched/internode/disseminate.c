@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * READY votes that other nodes pass on, so that a collective costs each node log2(nodes) messages.
- * This is a dissemination barrier: in step k, each node sends its own vote and those of the nodes
- * before it, 2^k in all, to the node 2^k places after it. A step whose votes are not all known
- * within DISSEMINATE_NS sends those that are, and later ones as they come, so that every node soon
- * knows who is missing. FAILED votes are rare, and go straight to all. */
+ * READY votes that other nodes pass on, so that a collective costs each node about log2(nodes)
+ * messages if all vote at about the same time. This is a dissemination barrier: in step k, each
+ * node sends its own vote and those of the nodes before it, 2^k in all, to the node 2^k places
+ * after it. If a step's votes are not all known within DISSEMINATE_NS, those that are known are
+ * sent, and later ones within DISSEMINATE_NS after they have come, so that every node soon knows
+ * whose are missing. FAILED votes are rare, and go straight to all.
+ *
+ * A vote has one way from each node to each other one. If a node on it has ended the epoch, or is
+ * asked to no avail, a node that lacks votes asks for them directly (PULL, or ASK). So each node
+ * keeps its last votes on operations that have ended here. */
 #include "disseminate.h"
 
 #include <stdlib.h>
@@ -14,14 +19,17 @@
 #include "node_match.h"
 
 #define BODY_MAX (12 * 1024)
+/* Other nodes can lack votes on the newest collective here, or on those of the newest group. */
+#define KEPT	 64
 
-/* Equal votes of `count` nodes, from `voter` on downwards; then the bytes of each of them. */
+/* Equal votes of `count` nodes, of `voter` and those before it, wrapping around; then the bytes of
+ * each of them. */
 struct equal_votes {
 	uint32_t voter, count, bytes, reserved;
 	struct svc_record record;
 };
 
-_Static_assert(sizeof(struct equal_votes) + INTERNODE_EAGER_BYTES <= BODY_MAX,
+_Static_assert(sizeof(struct equal_votes) + DISSEMINATE_BYTES_MAX <= BODY_MAX,
 	       "the largest vote fits");
 _Static_assert(sizeof(struct internode_header) + BODY_MAX + 8 <= CARRIER_MESSAGE_MAX,
 	       "a message fits into a packet");
@@ -37,11 +45,17 @@ static bool is_disseminated(const struct node_match *j)
 	return disseminate_used(j->comm->internode, &j->key);
 }
 
-/* ---- Sending ---- */
+static uint32_t places_before(const struct internode_comm *s, uint32_t voter, uint32_t places)
+{
+	return (voter + s->nnodes - places) % s->nnodes;
+}
+
+/* ---- Messages ---- */
 
 struct message {
 	struct scheduler *sched;
-	const struct node_match *j;
+	struct internode_comm *s;
+	const struct operation_key *key;
 	uint32_t to;
 	size_t bytes;
 	struct equal_votes last; /* as in the body, at `at` */
@@ -49,11 +63,12 @@ struct message {
 	char body[BODY_MAX];
 };
 
-static void message_begin(struct message *m, struct scheduler *sched, const struct node_match *j,
-			  uint32_t to)
+static void message_begin(struct message *m, struct scheduler *sched, struct internode_comm *s,
+			  const struct operation_key *key, uint32_t to)
 {
 	m->sched = sched;
-	m->j = j;
+	m->s = s;
+	m->key = key;
 	m->to = to;
 	m->bytes = 0;
 	m->last.count = 0;
@@ -62,8 +77,8 @@ static void message_begin(struct message *m, struct scheduler *sched, const stru
 static void message_send(struct message *m)
 {
 	if (m->bytes)
-		internode_comm_send(m->sched, m->j->comm->internode, m->to, INTERNODE_VOTES,
-				    &m->j->key, m->body, m->bytes, NULL, 0);
+		internode_comm_send(m->sched, m->s, m->to, INTERNODE_VOTES, m->key, m->body,
+				    m->bytes, NULL, 0);
 	m->bytes = 0;
 	m->last.count = 0;
 }
@@ -74,16 +89,10 @@ static struct svc_record compared(const struct svc_record *r)
 	return (struct svc_record){.op = r->op,
 				   .type = r->type,
 				   .redop = r->redop,
-				   .flags = r->flags,
 				   .peer = r->peer,
 				   .count = r->count,
 				   .agreement = r->agreement,
 				   .tag = r->tag};
-}
-
-static uint32_t places_before(const struct node_match *j, uint32_t voter, uint32_t places)
-{
-	return (voter + j->nvoters - places) % j->nvoters;
 }
 
 /* Does the vote continue the message's last entry? */
@@ -91,61 +100,107 @@ static bool continues(const struct message *m, uint32_t voter, const struct svc_
 		      size_t bytes)
 {
 	const struct equal_votes *v = &m->last;
-	return v->count && places_before(m->j, v->voter, v->count) == voter && v->bytes == bytes &&
+	return v->count && places_before(m->s, v->voter, v->count) == voter && v->bytes == bytes &&
 	       m->bytes + bytes <= BODY_MAX && !memcmp(&v->record, record, sizeof(*record));
 }
 
-static void message_add(struct message *m, uint32_t voter)
+static void message_add(struct message *m, uint32_t voter, const struct svc_record *posted,
+			const char *payload, size_t bytes)
 {
-	const struct node_vote *v = &m->j->voters[voter];
-	const struct svc_record record = compared(&v->vote.record);
-	if (!continues(m, voter, &record, v->bytes)) {
-		if (m->bytes + sizeof(m->last) + v->bytes > BODY_MAX)
+	const struct svc_record record = compared(posted);
+	if (!continues(m, voter, &record, bytes)) {
+		if (m->bytes + sizeof(m->last) + bytes > BODY_MAX)
 			message_send(m);
 		m->last = (struct equal_votes){
-			.voter = voter, .bytes = (uint32_t)v->bytes, .record = record};
+			.voter = voter, .bytes = (uint32_t)bytes, .record = record};
 		m->at = m->bytes;
 		m->bytes += sizeof(m->last);
 	}
 	m->last.count++;
 	memcpy(m->body + m->at, &m->last, sizeof(m->last));
-	if (v->bytes)
-		memcpy(m->body + m->bytes, v->payload, v->bytes);
-	m->bytes += v->bytes;
+	if (bytes)
+		memcpy(m->body + m->bytes, payload, bytes);
+	m->bytes += bytes;
 }
 
-void disseminate_own(struct scheduler *sched, const struct node_match *j, uint32_t voter)
+/* ---- This node's votes ---- */
+
+struct kept_vote {
+	uint64_t collectives; /* 1 + the operation's key.seq; 0: none */
+	struct svc_record record;
+	size_t bytes;
+	char payload[DISSEMINATE_BYTES_MAX];
+};
+
+/* Without memory, nodes that lack it run into their deadlines. */
+static void keep_own(const struct node_match *j)
 {
+	struct internode_comm *s = j->comm->internode;
+	const struct node_vote *mine = &j->voters[j->mine];
+	if (!is_disseminated(j) || mine->vote.kind != VOTE_READY || mine->direct || j->comm->ended)
+		return;
+	if (!s->kept)
+		s->kept = calloc(KEPT, sizeof(*s->kept));
+	if (!s->kept)
+		return;
+	struct kept_vote *k = &s->kept[j->key.seq % KEPT];
+	k->collectives = j->key.seq + 1;
+	k->record = mine->vote.record;
+	k->bytes = mine->bytes;
+	if (mine->bytes)
+		memcpy(k->payload, mine->payload, mine->bytes);
+}
+
+void disseminate_answer(struct scheduler *sched, struct internode_comm *s,
+			const struct node_match *j, const struct operation_key *key, uint32_t to)
+{
+	const struct node_vote *mine = j ? &j->voters[j->mine] : NULL;
+	const struct kept_vote *k = s->kept ? &s->kept[key->seq % KEPT] : NULL;
 	struct message m;
-	message_begin(&m, sched, j, voter);
-	message_add(&m, j->mine);
+	message_begin(&m, sched, s, key, to);
+	if (mine && mine->vote.kind == VOTE_READY && !mine->direct)
+		message_add(&m, s->me, &mine->vote.record, mine->payload, mine->bytes);
+	else if (!mine && k && k->collectives == key->seq + 1)
+		message_add(&m, s->me, &k->record, k->payload, k->bytes);
 	message_send(&m);
 }
 
+void disseminate_pull(struct scheduler *sched, const struct node_match *j)
+{
+	for (uint32_t i = 0; is_disseminated(j) && i < j->nvoters; i++)
+		if (!j->voters[i].vote.kind && i != j->mine)
+			internode_comm_send(sched, j->comm->internode, i, INTERNODE_PULL, &j->key,
+					    "", 0, NULL, 0);
+}
+
+/* ---- Steps ---- */
+
 static void send_step(struct scheduler *sched, struct node_match *j, uint32_t step, uint32_t width)
 {
+	struct internode_comm *s = j->comm->internode;
 	struct message m;
-	message_begin(&m, sched, j, (j->mine + (1u << step)) % j->nvoters);
+	message_begin(&m, sched, s, &j->key, (s->me + (1u << step)) % s->nnodes);
 	for (uint32_t i = 0; i < width; i++) {
-		const uint32_t voter = places_before(j, j->mine, i);
+		const uint32_t voter = places_before(s, s->me, i);
 		struct node_vote *v = &j->voters[voter];
 		if (v->vote.kind != VOTE_READY || v->direct || v->steps >> step & 1)
 			continue;
 		v->steps |= 1u << step;
-		message_add(&m, voter);
+		message_add(&m, voter, &v->vote.record, v->payload, v->bytes);
 	}
 	message_send(&m);
 }
 
-/* late: of incomplete steps, too. Returns whether a step is incomplete. */
+/* late: also sends the known votes of incomplete steps. Returns whether a step is incomplete. */
 static bool send_steps(struct scheduler *sched, struct node_match *j, bool late)
 {
-	uint32_t known = 0; /* as many votes, without a gap */
+	const struct internode_comm *s = j->comm->internode;
+	uint32_t known = 0; /* votes, counted back from this node's without a gap */
 	bool incomplete = false;
-	for (uint32_t step = 0; 1u << step < j->nvoters; step++) {
-		const uint32_t all = j->nvoters - (1u << step);
+	for (uint32_t step = 0; 1u << step < s->nnodes; step++) {
+		const uint32_t all = s->nnodes - (1u << step);
 		const uint32_t width = all < 1u << step ? all : 1u << step;
-		while (known < width && j->voters[places_before(j, j->mine, known)].vote.kind)
+		while (known < width && j->voters[places_before(s, s->me, known)].vote.kind)
 			known++;
 		if (known >= width || late)
 			send_step(sched, j, step, width);
@@ -154,23 +209,36 @@ static bool send_steps(struct scheduler *sched, struct node_match *j, bool late)
 	return incomplete;
 }
 
-void disseminate_forget(struct scheduler *sched, struct node_match *j)
+static void stop_waiting(struct scheduler *sched, struct node_match *j)
 {
 	if (j->late_ns)
 		DL_DELETE2(sched->internode->late, j, prev_late, next_late);
 	j->late_ns = 0;
 }
 
+static void wait_until(struct scheduler *sched, struct node_match *j, uint64_t ns)
+{
+	if (j->late_ns)
+		return;
+	j->late_ns = ns;
+	DL_APPEND2(sched->internode->late, j, prev_late, next_late);
+}
+
+/* Does it still lack votes that may have got lost on their way? */
+static bool pulls(const struct node_match *j)
+{
+	return j->comm->internode->any_over && j->voters[j->mine].vote.kind &&
+	       j->votes < j->nvoters;
+}
+
 void disseminate_votes(struct scheduler *sched, struct node_match *j)
 {
 	if (!is_disseminated(j))
 		return;
-	if (!send_steps(sched, j, false)) {
-		disseminate_forget(sched, j);
-	} else if (!j->late_ns) {
-		j->late_ns = sched->now + DISSEMINATE_NS;
-		DL_APPEND2(sched->internode->late, j, prev_late, next_late);
-	}
+	if (send_steps(sched, j, false) || pulls(j))
+		wait_until(sched, j, sched->now + DISSEMINATE_NS);
+	else
+		stop_waiting(sched, j);
 }
 
 void disseminate_expire(struct scheduler *sched)
@@ -178,10 +246,20 @@ void disseminate_expire(struct scheduler *sched)
 	struct node_match *j, *next;
 	DL_FOREACH_SAFE2 (sched->internode->late, j, next, next_late) {
 		if (j->late_ns > sched->now)
-			return; /* so are all after it */
-		disseminate_forget(sched, j);
+			continue;
+		stop_waiting(sched, j);
 		send_steps(sched, j, true);
+		if (!pulls(j))
+			continue;
+		disseminate_pull(sched, j);
+		wait_until(sched, j, sched->now + DISSEMINATE_PULL_NS);
 	}
+}
+
+void disseminate_forget(struct scheduler *sched, struct node_match *j)
+{
+	stop_waiting(sched, j);
+	keep_own(j);
 }
 
 /* ---- Receiving ---- */
@@ -189,7 +267,7 @@ void disseminate_expire(struct scheduler *sched)
 static bool votes_valid(const struct node_match *j, const struct equal_votes *v, size_t left)
 {
 	return v->voter < j->nvoters && v->count && v->count < j->nvoters &&
-	       v->bytes <= INTERNODE_EAGER_BYTES && left / v->count >= v->bytes;
+	       v->bytes <= DISSEMINATE_BYTES_MAX && left / v->count >= v->bytes;
 }
 
 bool disseminate_keep(struct scheduler *sched, struct node_match *j, const char *body, size_t bytes,
@@ -203,7 +281,7 @@ bool disseminate_keep(struct scheduler *sched, struct node_match *j, const char 
 		if (!votes_valid(j, &v, bytes))
 			return false;
 		for (uint32_t i = 0; i < v.count; i++, body += v.bytes, bytes -= v.bytes) {
-			const uint32_t voter = places_before(j, v.voter, i);
+			const uint32_t voter = places_before(j->comm->internode, v.voter, i);
 			if (!j->voters[voter].vote.kind && voter != j->mine &&
 			    !keep(sched, j, voter, &v.record, body, v.bytes))
 				return true;
@@ -214,35 +292,42 @@ bool disseminate_keep(struct scheduler *sched, struct node_match *j, const char 
 
 /* ---- The end of an epoch ---- */
 
-/* All nodes but lost ones will know all votes on this operation. */
-static bool is_agreed(const struct scheduler *sched, const struct node_match *j)
+void disseminate_over(struct scheduler *sched, struct internode_comm *s)
 {
-	const struct internode_comm *s = j->comm->internode;
-	for (uint32_t p = 0; p < s->nnodes; p++) {
-		if (sched->internode->lost[s->nodes[p]])
+	struct node_match *j, *next;
+	if (s->any_over)
+		return;
+	s->any_over = true;
+	HASH_ITER (hh, s->matches, j, next) {
+		if (!is_disseminated(j) || !pulls(j))
 			continue;
-		if (!s->overs[p] || s->overs[p] - 1 <= j->key.seq)
-			return false;
+		disseminate_pull(sched, j);
+		stop_waiting(sched, j);
+		wait_until(sched, j, sched->now + DISSEMINATE_PULL_NS);
 	}
-	return true;
 }
 
-/* Does a node that is not lost have a vote that this one lacks? */
-static bool lacks_votes(const struct scheduler *sched, const struct node_match *j)
+/* Have all nodes voted on it, but perhaps lost ones whose votes are known, and are votes under
+ * way? */
+static bool is_pending(const struct scheduler *sched, const struct node_match *j)
 {
 	const struct internode_comm *s = j->comm->internode;
-	for (uint32_t i = 0; i < j->nvoters; i++)
-		if (!j->voters[i].vote.kind && !sched->internode->lost[s->nodes[i]])
-			return true;
-	return false;
+	bool lacks = false;
+	for (uint32_t p = 0; p < s->nnodes; p++) {
+		if (j->voters[p].vote.kind)
+			continue;
+		if (sched->internode->lost[s->nodes[p]] || s->overs[p] < j->key.seq + 2)
+			return false;
+		lacks = true;
+	}
+	return lacks;
 }
 
 bool disseminate_pending(const struct scheduler *sched, const struct internode_comm *s)
 {
 	const struct node_match *j;
 	for (j = s->matches; j; j = j->hh.next)
-		if (is_disseminated(j) && !j->resolved && is_agreed(sched, j) &&
-		    lacks_votes(sched, j))
+		if (is_disseminated(j) && is_pending(sched, j))
 			return true;
 	return false;
 }

@@ -56,6 +56,7 @@ struct carrier;
 struct node_match;
 struct op;
 struct deadlock;
+struct kept_vote;
 
 struct credit_note {
 	uint64_t chunk;
@@ -94,9 +95,11 @@ struct internode_comm {
 	struct op *ops;
 	struct credit *credits;
 	struct deadlock *deadlock; /* NULL: it was never needed */
+	struct kept_vote *kept;	   /* likewise: disseminate.c */
 	/* The epoch's end, from the supervisor's request on: */
 	bool over;	 /* this node has sent OVER */
-	uint64_t *overs; /* [nnodes]: 1 + its number of collectives; 0: it has not */
+	bool any_over;	 /* a node has */
+	uint64_t *overs; /* [nnodes]: 1 + key.seq of the node's OVER; 0: none yet */
 	ncclsvc_status end;
 	uint64_t due_ns; /* for the others' OVERs, then for the end of ops */
 	struct internode_comm *prev_ending, *next_ending; /* in the scheduler's endings */

@@ -92,6 +92,7 @@ bool internode_comm_begin_end(struct scheduler *sched, struct comm *c, const ncc
 		return false;
 	if (s->over)
 		return true;
+	disseminate_over(sched, s);
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (p != s->me)
 			internode_comm_send(sched, s, p, INTERNODE_OVER,
@@ -183,6 +184,7 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 		return;
 	if (h->kind == INTERNODE_OVER) {
 		s->overs[node_index] = 1 + h->key.seq;
+		disseminate_over(sched, s);
 		if (internode_comm_is_sequenced(s) && !s->over &&
 		    internode_comm_all_left(s, s->me)) /* nobody here will end it */
 			internode_comm_give_up(sched, s->comm, NCCLSVC_CANCELLED, UINT32_MAX);
@@ -192,7 +194,7 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 		return;
 	if (h->kind == INTERNODE_DEADLOCK)
 		deadlock_take_message(sched, s, node_index, body, h->bytes);
-	else if (h->kind == INTERNODE_VOTES)
+	else if (h->kind == INTERNODE_VOTES || h->kind == INTERNODE_PULL)
 		node_match_take_votes(sched, s, node_index, h, body);
 	else
 		node_match_take_message(sched, s, node_index, h, body);
@@ -398,6 +400,7 @@ static void comm_free_nodes(struct scheduler *sched, struct comm *c)
 	if (s->due_ns)
 		DL_DELETE2(sched->internode->endings, s, prev_ending, next_ending);
 	free(s->overs);
+	free(s->kept);
 	free(s->counts);
 	free(s->first);
 	free(s->ranks);

@@ -20,10 +20,11 @@ enum internode_kind {
 	INTERNODE_FAILED,    /* a struct failed_note; from the sequencer: it fails on all nodes */
 	INTERNODE_ASK,	     /* a status: fail, unless the node has voted */
 	INTERNODE_CREDIT,    /* a struct credit_note */
-	INTERNODE_OVER,	     /* the sender has ended the epoch and votes READY no more; key.seq: it
-				has voted on so many collectives */
+	INTERNODE_OVER,	     /* the sender has ended the epoch and votes READY no more; key.seq: the
+				number of collectives it has voted on */
 	INTERNODE_DEADLOCK,  /* between a node and the first node: a struct deadlock_note */
 	INTERNODE_VOTES,     /* READY votes of several nodes: disseminate.c */
+	INTERNODE_PULL,	     /* send your READY vote, if there is one: disseminate.c */
 	/* Node -> sequencer */
 	INTERNODE_REQUEST,  /* request entries; key.seq is the request's number, key.a: more follow
 			     */

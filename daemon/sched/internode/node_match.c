@@ -363,15 +363,22 @@ static bool is_same_for_all(const struct svc_record *r)
 	return !svc_op_sends_each(r->op) && !svc_op_root_receives(r->op);
 }
 
-/* Keeps the bytes for all other nodes with this node's vote. False: no memory. */
+/* Keeps the bytes for all other nodes with this node's vote. False: they are too many, or there is
+ * no memory. */
 static bool keep_payload(struct node_match *j)
 {
 	struct internode_comm *s = j->comm->internode;
 	struct node_vote *mine = &j->voters[j->mine];
-	mine->payload = malloc(INTERNODE_EAGER_BYTES);
-	if (!mine->payload)
+	char payload[INTERNODE_EAGER_BYTES];
+	const size_t n = s->comm->transport->pack(s, j->tasks, !s->me, false, payload);
+	if (n > DISSEMINATE_BYTES_MAX)
 		return false;
-	mine->bytes = s->comm->transport->pack(s, j->tasks, !s->me, false, mine->payload);
+	mine->payload = n ? malloc(n) : NULL;
+	if (n && !mine->payload)
+		return false;
+	if (n)
+		memcpy(mine->payload, payload, n);
+	mine->bytes = n;
 	return true;
 }
 
@@ -472,6 +479,7 @@ bool node_match_fail_collective(struct scheduler *sched, struct comm *c, const n
 	ncclsvc_status own = *st;
 	node_match_name_missing(c, j, &own);
 	await_answers(sched, j);
+	disseminate_pull(sched, j);
 	node_match_vote_failed(sched, j, &own);
 	return true;
 }

@@ -76,7 +76,7 @@ void node_match_node_over(struct scheduler *sched, struct comm *c, uint32_t node
 void node_match_ask(struct scheduler *sched, struct task *t, const ncclsvc_status *st);
 void node_match_take_message(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			     const struct internode_header *h, const char *body);
-/* READY votes of several nodes. */
+/* READY votes of several nodes, or a question for this node's. */
 void node_match_take_votes(struct scheduler *sched, struct internode_comm *s, uint32_t node_index,
 			   const struct internode_header *h, const char *body);
 /* FAILED, ASK or WAITING, from the sequencer. */

@@ -129,8 +129,13 @@ void node_match_take_votes(struct scheduler *sched, struct internode_comm *s, ui
 			   const struct internode_header *h, const char *body)
 {
 	struct node_match *j = node_match_find(s, &h->key);
-	if (!disseminate_used(s, &h->key)) {
+	const bool pull = h->kind == INTERNODE_PULL;
+	if (!disseminate_used(s, &h->key) || (!pull && !h->bytes)) {
 		internode_comm_give_up(sched, s->comm, NCCLSVC_PROTOCOL, node_index);
+		return;
+	}
+	if (pull) {
+		disseminate_answer(sched, s, j, &h->key, node_index);
 		return;
 	}
 	if (!j && is_past(s->comm, &h->key))
@@ -259,9 +264,10 @@ void node_match_take_message(struct scheduler *sched, struct internode_comm *s, 
 	struct node_match *j = node_match_find(s, &key);
 	/* The asking node has voted already, so an operation unknown here has ended, unless its
 	 * vote is still being passed on. */
-	const bool may_be_new =
-		h->kind != INTERNODE_ASK || (disseminate_used(s, &key) && key.seq != DEADLOCK_ALL);
-	if (!j && (is_past(c, &key) || !may_be_new))
+	const bool disseminated = disseminate_used(s, &key) && key.seq != DEADLOCK_ALL;
+	if (!j && h->kind == INTERNODE_ASK && disseminated && is_past(c, &key))
+		disseminate_answer(sched, s, NULL, &key, node_index);
+	if (!j && (is_past(c, &key) || (h->kind == INTERNODE_ASK && !disseminated)))
 		return;
 	if (!j)
 		j = node_match_get(s, &key);
@@ -271,12 +277,10 @@ void node_match_take_message(struct scheduler *sched, struct internode_comm *s, 
 	}
 	uint32_t voter = node_match_voter_of(j, node_index);
 	if (h->kind == INTERNODE_ASK) {
-		const struct node_vote *mine = &j->voters[j->mine];
-		if (!mine->vote.kind)
+		if (!j->voters[j->mine].vote.kind)
 			agree_to_fail(sched, j, &st);
-		else if (mine->vote.kind == VOTE_READY && disseminate_used(s, &key) &&
-			 !mine->direct)
-			disseminate_own(sched, j, voter);
+		else if (disseminated)
+			disseminate_answer(sched, s, j, &key, node_index);
 	} else if (j->voters[voter].vote.kind || voter == j->mine) {
 		internode_comm_give_up(sched, c, NCCLSVC_PROTOCOL, node_index);
 		return;

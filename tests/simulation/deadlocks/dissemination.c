@@ -8,9 +8,9 @@
 
 #define COLLECTIVES 4
 #define SEEDS	    100
-#define FEW	    5 /* nodes, of those that pass votes on */
+#define FEW	    5 /* the fewest nodes that pass votes on */
 #define MANY	    20
-#define POSTED_NS   (20 * MS)		  /* after the beginning, all but late ranks post */
+#define POSTED_NS   (20 * MS)		   /* after the beginning, all but late ranks post */
 #define LATE_NS	    (POSTED_NS + 300 * MS) /* after the beginning, all nodes know what was posted */
 
 bool tracing;
@@ -62,7 +62,7 @@ static void all_succeed(void)
 			     tasks[i].ended ? "fails" : "does not end");
 }
 
-/* Each collective ends in the same way on all ranks, but perhaps those that have left. */
+/* Each collective ends in the same way on all ranks, except perhaps on those that have left. */
 static void all_agree(uint32_t collectives)
 {
 	for (uint32_t i = 0; i < ntasks; i++) {
@@ -97,6 +97,53 @@ static double messages(uint32_t n)
 		fail("a node sends %d messages for %d collectives", (int)most, COLLECTIVES);
 	schedule_end();
 	return (double)most / COLLECTIVES;
+}
+
+/* ---- Values ---- */
+
+static float value(uint32_t rank, uint32_t i)
+{
+	return (float)(rank * 7 + i % 5 + 1);
+}
+
+static float due_of(uint8_t op, uint32_t root, uint32_t count, uint32_t i)
+{
+	float sum = 0;
+	if (op == NCCLSVC_BROADCAST)
+		return value(root, i);
+	if (op == NCCLSVC_ALL_GATHER)
+		return value(i / count, i % count);
+	for (uint32_t k = 0; k < nranks; k++)
+		sum += value(k, i);
+	return sum;
+}
+
+/* Some counts are too large to be passed on, and some votes do not fit into one message. */
+static void values(uint64_t seed, uint32_t n)
+{
+	static const uint8_t ops[] = {NCCLSVC_ALL_REDUCE, NCCLSVC_BROADCAST, NCCLSVC_ALL_GATHER};
+	const uint8_t op = ops[seed % 3];
+	begin(seed, seed % 10 ? n : 64, 1);
+	const uint32_t root = below(nranks), count = 1 + below(chance(80) ? 128 : 1500);
+	const uint32_t results = op == NCCLSVC_ALL_GATHER ? nranks * (count % 128 + 1) : count;
+	for (uint32_t i = 0; i < nplans; i++) {
+		plans[i].op = op;
+		plans[i].peer = op == NCCLSVC_BROADCAST ? (int32_t)root : -1;
+		plans[i].count = op == NCCLSVC_ALL_GATHER ? count % 128 + 1 : count;
+		plans[i].late_ns = chance(20) ? between(0, 20 * MS) : 0;
+		for (uint32_t k = 0; k < count || k < 128; k++)
+			session_memory(plans[i].rank, false)[k] = value(plans[i].rank, k);
+	}
+	post();
+	run_until(begin_ns + S);
+	all_succeed();
+	for (uint32_t k = 0; k < nranks; k++)
+		for (uint32_t i = 0; i < results; i++)
+			if (session_memory(k, true)[i] !=
+			    due_of(op, root, results / (op == NCCLSVC_ALL_GATHER ? nranks : 1), i))
+				fail("rank %u: value %u of operation %u is %f", k, i, op,
+				     (double)session_memory(k, true)[i]);
+	schedule_end();
 }
 
 /* ---- Who is missing ---- */
@@ -138,6 +185,14 @@ static void end_node(uint32_t node, int result)
 					     .epoch_end = {.status = st, .later = st}});
 }
 
+static void on_lost(void *arg)
+{
+	const uint32_t *a = arg;
+	nodes[a[0]].lost[a[1]] = true;
+	node_command(a[0], &(struct command){.kind = COMMAND_NODE_LOST, .node = {a[1]}});
+	end_node(a[0], NCCLSVC_PEER_GONE);
+}
+
 /* As the supervisors do it. */
 static void leave(uint32_t rank, uint32_t n)
 {
@@ -164,17 +219,42 @@ static void ranks_leave(uint64_t seed, uint32_t n)
 	schedule_end();
 }
 
-/* A rank leaves before the last one has posted its collective. */
+/* A rank leaves before the last one has posted its collective, and long before all messages have
+ * arrived. */
 static void a_rank_leaves_early(uint64_t seed, uint32_t n)
 {
 	begin(seed, n, 1);
-	plans[n - 1].late_ns = 500 * MS;
-	post();
 	profile.leaves = true;
-	run_until(begin_ns + LATE_NS);
+	profile.delay = chance(50) ? MS : 200 * MS;
+	plans[n - 1].late_ns = between(0, profile.delay);
+	post();
+	run_until(begin_ns + POSTED_NS + between(0, 5 * MS));
 	leave((uint32_t)seed % (n - 1), n);
-	run_until(begin_ns + S);
+	run_until(begin_ns + 2 * S);
 	all_agree(1);
+	schedule_end();
+}
+
+/* A node falls silent after its vote is known everywhere; later votes may have to pass it. */
+static void a_node_is_lost(uint64_t seed, uint32_t n)
+{
+	const uint32_t lost = (uint32_t)seed % (n - 1);
+	begin(seed, n, 1);
+	profile.dies = profile.ends = true;
+	plans[n - 1].late_ns = 400 * MS;
+	post();
+	run_until(begin_ns + LATE_NS);
+	comms[0].ending = comms[0].gone[lost] = true;
+	nodes[lost].alive = false;
+	mpi_lose(lost);
+	run_until(begin_ns + POSTED_NS + 500 * MS);
+	for (uint32_t k = 0; k < n; k++)
+		if (k != lost)
+			at_number(now_ns + between(0, 3 * MS), on_lost, k, lost);
+	run_until(begin_ns + S);
+	for (uint32_t i = 0; i < ntasks; i++)
+		if (tasks[i].rank != lost && (!tasks[i].ended || tasks[i].status.result))
+			fail("rank %u loses a result that others have", tasks[i].rank);
 	schedule_end();
 }
 
@@ -194,7 +274,7 @@ static void deadlines_pass(uint64_t seed, uint32_t n)
 	schedule_end();
 }
 
-/* One node's messages do not arrive, so the others, which have asked it, name it. */
+/* One node's messages do not arrive, at all nodes or at one. Nodes that have asked it name it. */
 static void a_node_is_silent(uint64_t seed, uint32_t n)
 {
 	const uint32_t silent = (uint32_t)seed % n;
@@ -204,8 +284,11 @@ static void a_node_is_silent(uint64_t seed, uint32_t n)
 	post();
 	profile.silent = 1 + silent;
 	profile.dies = true; /* it may succeed alone */
+	const bool all = chance(50);
+	const uint32_t next = (silent + (1u << below(log2_of(n)))) % n;
 	for (uint32_t k = 0; k < n; k++)
-		mpi_delay(silent, k, 20 * S);
+		if (all || k == next)
+			mpi_delay(silent, k, 20 * S);
 	run_until(begin_ns + 9 * S);
 	if (!comms[0].ending)
 		fail("nobody names node %u", silent);
@@ -244,9 +327,11 @@ int main(void)
 	printf("%6s  %24s\n", "nodes", "messages of the busiest");
 	for (uint32_t n = 2; n <= NODES_MAX && !failure[0]; n *= 2)
 		printf("%6u  %24.1f\n", n, messages(n));
+	from_seeds("values", values);
 	from_seeds("a rank is missing", a_rank_is_missing);
 	from_seeds("ranks leave", ranks_leave);
 	from_seeds("a rank leaves early", a_rank_leaves_early);
+	from_seeds("a node is lost", a_node_is_lost);
 	from_seeds("deadlines pass", deadlines_pass);
 	from_seeds("a node is silent", a_node_is_silent);
 	from_seeds("the epoch ends", the_epoch_ends);

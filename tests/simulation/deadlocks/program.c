@@ -7,7 +7,7 @@
 #include "deadlocks.h"
 #include "transport/transports.h"
 
-#ifndef NODES /* meson.build sets both for deadlocks_wide */
+#ifndef NODES /* meson.build sets both for wider ones */
 #define NODES 4
 #define RANKS 6
 #endif
