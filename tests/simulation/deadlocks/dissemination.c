@@ -199,7 +199,7 @@ static void leave(uint32_t rank, uint32_t n)
 	comms[0].gone[rank] = true;
 	for (uint32_t k = 0; k < n; k++)
 		if (k != rank)
-			at_number(now_ns + between(0, MS), on_left, k, rank);
+			at_number(now_ns + between(0, profile.delay), on_left, k, rank);
 	on_left((uint32_t[]){rank, rank});
 	end_node(rank, NCCLSVC_CANCELLED);
 }
