@@ -16,6 +16,14 @@ static bool is_idle(const struct cluster *c, uint32_t node)
 	       !c->callbacks->needs(c->owner, node);
 }
 
+/* The other side has opened a connection, and hears nothing of this one unless that opens one. */
+static bool is_silent(const struct cluster *c, uint32_t node)
+{
+	const struct node *n = &c->nodes[node];
+	return !c->mpi && !c->closing && n->in && n->in->ready && !n->out &&
+	       c->callbacks->needs(c->owner, node);
+}
+
 static void close_idle(struct cluster *c, uint32_t node)
 {
 	struct link *l = c->nodes[node].out;
@@ -45,12 +53,14 @@ static void on_beat(uv_timer_t *timer)
 		n->last_seen_ns += slept ? passed : 0;
 		if (is_idle(c, i))
 			close_idle(c, i);
+		else if (is_silent(c, i))
+			link_open(c, i);
 		else if (n->out && n->out->ready)
 			frames_send(n->out, CONTROL_BEAT, &alive, sizeof(alive));
 	}
 	DL_FOREACH (c->links, l)
 		l->since_ns = slept ? now : l->since_ns;
-	end_late_hellos(c, now);
+	end_late_hellos(c, clock_now()); /* a connection may have been opened meanwhile */
 	link_accept_again(c);
 	c->beat_ns = now;
 }

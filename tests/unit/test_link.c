@@ -22,7 +22,7 @@
 
 struct daemon {
 	struct cluster cluster;
-	unsigned received, lost;
+	unsigned received, lost, beats;
 	bool is_slow; /* its carrier connects in finish_carrying */
 	unsigned carries;
 	uint32_t here;
@@ -42,8 +42,10 @@ static void on_message(void *owner, uint32_t from, unsigned kind, const void *bo
 	struct daemon *d = owner;
 	(void)from;
 	(void)body;
-	if (kind == CONTROL_BEAT)
+	if (kind == CONTROL_BEAT) {
+		d->beats++;
 		return;
+	}
 	assert_int_equal(kind, CONTROL_WITHDRAW);
 	assert_int_equal(size, 8);
 	d->received++;
@@ -154,6 +156,21 @@ static void end(struct daemon *one, struct daemon *other)
 		free(both[i]->cluster.nodes);
 		free(both[i]);
 	}
+}
+
+/* Even a daemon that has nothing to say shows that it lives. */
+static void both_beat(void **state)
+{
+	(void)state;
+	struct daemon *one = start("one", LINK_PROTOCOL_MIN, LINK_PROTOCOL_MAX);
+	struct daemon *other = start("other", LINK_PROTOCOL_MIN, LINK_PROTOCOL_MAX);
+	say(one, other);
+	for (int i = 0; i < 3; i++) {
+		one->beats = other->beats = 0;
+		run_until(&one->beats, &other->beats);
+	}
+	assert_int_equal(one->lost + other->lost, 0);
+	end(one, other);
 }
 
 static void talk(uint32_t min, uint32_t max, uint32_t expected)
@@ -267,6 +284,7 @@ static int finish(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(both_beat),
 		cmocka_unit_test(the_same_version_talks),
 		cmocka_unit_test(the_next_version_talks),
 		cmocka_unit_test(a_node_is_reached_once_both_carriers_are_connected),
