@@ -70,10 +70,10 @@ static void break_epoch(struct coord *c, struct rendezvous *r, int32_t rank, uin
 
 /* A member's message shows that its epoch is over. Its node has told the nodes that it can reach.
  * Or START was lost, and the node never knew of the epoch. */
-static void is_over_for(struct coord *c, struct rendezvous *r, uint32_t from)
+static void is_over_for(struct coord *c, struct rendezvous *r, uint32_t rank, uint32_t from)
 {
 	if (r->running && !c->together)
-		break_epoch(c, r, -1, from);
+		break_epoch(c, r, (int32_t)rank, from);
 	else
 		end_epoch(r);
 }
@@ -245,7 +245,7 @@ static bool may_take(struct coord *c, uint32_t from, struct rendezvous *r,
 	struct member_slot *s = &r->members[m->rank];
 	bool same = s->node == from && s->session == m->session;
 	if (s->state == SLOT_JOINED && same && (m->epoch >= r->epoch || !c->together))
-		is_over_for(c, r, from);
+		is_over_for(c, r, m->rank, from);
 	if (s->state == SLOT_FREE || (s->state == SLOT_BROKEN && same))
 		return true;
 	refuse(c, from, r, m, NCCLSVC_RANK_TAKEN,
@@ -393,7 +393,7 @@ void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_w
 	if (late && !joining)
 		return; /* it has begun meanwhile, or has ended */
 	if (s->state == SLOT_JOINED)
-		is_over_for(c, r, from); /* the culprit's node may report later */
+		is_over_for(c, r, m->rank, from); /* the culprit's node may report later */
 	if (late)
 		refuse_late(c, r, m->rank);
 	rendezvous_free_slot(c, r, s);
