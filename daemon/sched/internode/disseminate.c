@@ -6,9 +6,9 @@
  * sent, and later ones within DISSEMINATE_NS after they have come, so that every node soon knows
  * whose are missing. FAILED votes are rare, and go straight to all.
  *
- * A vote has one way from each node to each other one. If a node on it has ended the epoch, or is
- * asked to no avail, a node that lacks votes asks for them directly (PULL, or ASK). So each node
- * keeps its last votes on operations that have ended here. */
+ * There is one path from each node to each other one. If a node on it ends the epoch, or if the
+ * operation's deadline passes, a node that lacks votes asks those nodes directly (PULL, ASK). So
+ * each node keeps its last votes on operations that have ended here. */
 #include "disseminate.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 #include "node_match.h"
 
 #define BODY_MAX (12 * 1024)
-/* Other nodes can lack votes on the newest collective here, or on those of the newest group. */
+/* Other nodes may still lack votes on the newest collective, or on those of the newest group. */
 #define KEPT	 64
 
 /* Equal votes of `count` nodes, of `voter` and those before it, wrapping around; then the bytes of
@@ -307,8 +307,7 @@ void disseminate_over(struct scheduler *sched, struct internode_comm *s)
 	}
 }
 
-/* Have all nodes voted on it, but perhaps lost ones whose votes are known, and are votes under
- * way? */
+/* Are votes under way, and will all of them come? */
 static bool is_pending(const struct scheduler *sched, const struct node_match *j)
 {
 	const struct internode_comm *s = j->comm->internode;
