@@ -24,6 +24,13 @@ static bool is_silent(const struct cluster *c, uint32_t node)
 	       c->callbacks->needs(c->owner, node);
 }
 
+static void open_for_beats(struct cluster *c, uint32_t node)
+{
+	struct link *l = link_open(c, node);
+	if (l)
+		l->only_beats = true;
+}
+
 static void close_idle(struct cluster *c, uint32_t node)
 {
 	struct link *l = c->nodes[node].out;
@@ -54,7 +61,7 @@ static void on_beat(uv_timer_t *timer)
 		if (is_idle(c, i))
 			close_idle(c, i);
 		else if (is_silent(c, i))
-			link_open(c, i);
+			open_for_beats(c, i);
 		else if (n->out && n->out->ready)
 			frames_send(n->out, CONTROL_BEAT, &alive, sizeof(alive));
 	}

@@ -135,6 +135,8 @@ void link_lose(struct link *l, const char *why)
 		link_close(l);
 	else if (l->node == CLUSTER_NO_NODE)
 		refuse(l, why);
+	else if (l->only_beats && !l->ready && l->cluster->nodes[l->node].in)
+		link_close(l); /* no message is lost; the node may still be heard */
 	else
 		lose_node(l->cluster, l->node, why, false);
 }
@@ -176,6 +178,7 @@ void link_send(struct cluster *c, uint32_t node, enum control_kind kind, const v
 	if (!c->mpi && c->callbacks)
 		c->callbacks->visit_nodes(kind, (void *)(uintptr_t)body, size, tell_node, l);
 	c->sent++;
+	l->only_beats = false;
 	n->used_ns = clock_now();
 	frames_send(l, kind, body, size);
 }

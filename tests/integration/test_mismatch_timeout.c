@@ -455,6 +455,32 @@ static void waits_for_refused(struct client *me)
 	ncclsvc_close(s);
 }
 
+/* How many ranks have joined or wait, as the daemon knows. */
+static uint32_t joined(const struct client *c)
+{
+	ncclsvc_session *s = session_open(c->daemon);
+	ncclsvc_comm_info *list;
+	uint32_t found = 0;
+	size_t n;
+	CHECK_OK(ncclsvc_list_comms(s, &list, &n));
+	for (size_t i = 0; i < n; i++)
+		if (!memcmp(list[i].id, c->id.bytes, sizeof(list[i].id)))
+			found = list[i].joined;
+	ncclsvc_list_free(list);
+	ncclsvc_close(s);
+	return found;
+}
+
+/* One of their daemons is where the ranks gather: waits until it knows of both. */
+static void await_both(const struct client *clients)
+{
+	const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
+	while (joined(&clients[0]) < 2 && joined(&clients[1]) < 2) {
+		CHECK(now_ns() < end);
+		sleep_ms(1);
+	}
+}
+
 static void waiting_ranks_learn_of_a_refused_join(void **state)
 {
 	struct daemon d;
@@ -466,7 +492,7 @@ static void waiting_ranks_learn_of_a_refused_join(void **state)
 		CHECK_EQ(hear(&clients[i]), clients[i].pid);
 	say(&clients[0], (uint64_t)clients[2].pid);
 	say(&clients[1], (uint64_t)clients[2].pid);
-	clients_ask(clients, 2);
+	await_both(clients);
 	say(&clients[2], (uint64_t)clients[2].pid);
 	CHECK_EQ(hear(&clients[0]), DONE);
 	CHECK_EQ(hear(&clients[1]), DONE);
