@@ -179,7 +179,8 @@ static void finish_moved(const struct schedule *p, uint32_t node_index, const ch
 			const uint64_t of = !each ? 0 : mine ? locals[k] : k;
 			memmove(p->tasks[locals[k]]->dst + at, block + of * p->share, p->share);
 		}
-		from += blocks_for(p, s->me) * p->share;
+		if (!mine) /* this node's own blocks are not packed */
+			from += blocks_for(p, s->me) * p->share;
 	}
 }
 
