@@ -288,7 +288,7 @@ static void a_node_is_silent(uint64_t seed, uint32_t n)
 	const uint32_t next = (silent + (1u << below(log2_of(n)))) % n;
 	for (uint32_t k = 0; k < n; k++)
 		if (all || k == next)
-			mpi_delay(silent, k, 20 * S);
+			mpi_delay(silent, k, 6 * S);
 	run_until(begin_ns + 9 * S);
 	if (!comms[0].ending)
 		fail("nobody names node %u", silent);
