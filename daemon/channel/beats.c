@@ -16,7 +16,7 @@ static bool is_idle(const struct cluster *c, uint32_t node)
 	       !c->callbacks->needs(c->owner, node);
 }
 
-/* The other side has opened a connection, and hears nothing of this one unless that opens one. */
+/* The node has opened a connection to this one, which it will not hear until this one opens one. */
 static bool is_silent(const struct cluster *c, uint32_t node)
 {
 	const struct node *n = &c->nodes[node];

@@ -72,7 +72,7 @@ void run_until(uint64_t time);
 /* Ends all communicators, calls check until the end, and frees the memory. Returns false with
  * `failure` set. */
 bool schedulers_end(uint64_t end_ns, void (*check)(void));
-/* What the session's tasks send, or where their results go. */
+/* The memory that the session's tasks send, or that gets their results. */
 float *session_memory(uint32_t session, bool result);
 struct svc_record node_record(uint8_t op, int32_t peer, uint32_t comm, uint64_t floats,
 			      uint64_t timeout_ns);

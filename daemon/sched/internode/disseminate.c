@@ -83,7 +83,7 @@ static void message_send(struct message *m)
 	m->last.count = 0;
 }
 
-/* What other nodes compare. */
+/* The fields of a record that other nodes compare. */
 static struct svc_record compared(const struct svc_record *r)
 {
 	return (struct svc_record){.op = r->op,
@@ -132,7 +132,7 @@ struct kept_vote {
 	char payload[DISSEMINATE_BYTES_MAX];
 };
 
-/* Without memory, nodes that lack it run into their deadlines. */
+/* Without memory for the vote, nodes that lack it run into their deadlines. */
 static void keep_own(const struct node_match *j)
 {
 	struct internode_comm *s = j->comm->internode;

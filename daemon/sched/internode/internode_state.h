@@ -18,7 +18,8 @@ struct internode_state {
 	uint64_t message_ns;	      /* when another node's last message came */
 	uint64_t polled_ns;	      /* when messages were last polled */
 	uint64_t deadlock_ns;	      /* when to check for deadlocks */
-	struct node_match *asked, *late;
+	struct node_match *asked;
+	struct node_match *late; /* their votes wait to be passed on: disseminate.c */
 	struct internode_comm *endings;
 	/* Messages not sent yet, this node's own too: for each node one packet, or more if they do
 	 * not fit; and each node's newest. */
