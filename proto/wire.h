@@ -90,6 +90,7 @@ enum svc_opcode {
 	SVC_DRAIN = 38,
 	SVC_RESUME = 39,
 	SVC_ID = 40,
+	SVC_CONTROLS = 41,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,

@@ -121,6 +121,11 @@ struct svc_share {
 	uint32_t number; /* the member's shares in this epoch, counted from 1 */
 };
 
+/* In an epoch that continues one (SVC_RESUME_COMM), a member with shares first says each again, in
+ * the order of their numbers, with this bit in `slot`. Then it says how many there have been, as
+ * the number of region 0. */
+#define SVC_SHARE_AGAIN (UINT32_C(1) << 31)
+
 /* Reads the entry at that position. The member has passed all entries before it: it has mapped or
  * unmapped what they name, and does not ask for them again. */
 struct svc_shared {
@@ -133,11 +138,13 @@ struct svc_shared {
 };
 
 enum svc_shared_what {
-	SVC_SHARED_NONE = 0, /* the log ends here; the bell rings when it continues */
-	SVC_SHARED_MAP = 1,  /* the rank shares memory */
-	SVC_SHARED_DROP = 2, /* the rank's share of this slot and number ends: unmap it */
-	SVC_SHARED_GONE = 3, /* a share that has ended already; only the rank is valid if it is the
-				member's own */
+	SVC_SHARED_NONE = 0,  /* the log ends here; the bell rings when it continues */
+	SVC_SHARED_MAP = 1,   /* the rank shares memory */
+	SVC_SHARED_DROP = 2,  /* the rank's share of this slot and number ends: unmap it */
+	SVC_SHARED_GONE = 3,  /* a share that has ended already; only the rank is valid if it is the
+				 member's own */
+	SVC_SHARED_COUNT = 4, /* the rank has had this number of shares; of its earlier ones, those
+				 that it has not said again in this log have ended */
 };
 
 struct svc_shared_reply {
@@ -177,7 +184,7 @@ enum svc_resume_kind {
 	 * fails them. */
 	SVC_RESUME_SESSION = 1,
 	/* In a session that has come back: */
-	SVC_RESUME_REGION = 2, /* the next REGION_ADD gets this number */
+	SVC_RESUME_REGION = 2, /* the next request that registers memory gets this number */
 	SVC_RESUME_COMM = 3,   /* the next JOIN continues an epoch of this lineage, and gets this
 				  handle */
 	SVC_RESUME_JOIN = 4,   /* the previous daemon has not answered the next JOIN */
@@ -190,6 +197,12 @@ struct svc_resume {
 	uint32_t number;  /* of the region, or the communicator's handle; otherwise 0 */
 	uint32_t lineage; /* with SVC_RESUME_COMM; otherwise 0 */
 	uint32_t reserved;
+};
+
+/* Before a JOIN with SVC_RESUME_COMM on a GPU: the control blocks, as STAGING has returned them, of
+ * the epoch that it continues. Its kernels have run on meanwhile. */
+struct svc_controls {
+	uint32_t reserved[2];
 };
 
 #endif

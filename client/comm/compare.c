@@ -312,6 +312,8 @@ void comm_leave_behind(ncclsvc_session *s, ncclsvc_comm *comm, ncclsvc_result re
 	if (comm->handle)
 		call_forget(s, SVC_LEAVE, &(struct svc_leave){.comm = comm->handle});
 	comm->handle = 0;
+	if (comm->peer && s->kernel_callbacks)
+		s->kernel_callbacks->break_off(comm->peer);
 	if (comm->broken)
 		return;
 	comm->broken = result;

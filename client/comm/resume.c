@@ -7,7 +7,11 @@
  * is submitted again. Meanwhile all calls wait.
  *
  * An in-place operation that a killed daemon has left half done fails. A communicator ends if one
- * of its members does not come back, or if one of its operations has failed. */
+ * of its members does not come back, or if one of its operations has failed.
+ *
+ * On GPUs, kernels need no daemon, and run on meanwhile; so there is nothing to compare. The next
+ * daemon gets the memory that they share. Operations on NCCL end with the daemon's workers: a
+ * communicator with such operations pending ends. */
 #include "resume.h"
 
 #include <errno.h>
@@ -27,6 +31,8 @@
 #include "core/dispatch.h"
 #include "core/session_handle.h"
 #include "core/session_socket.h"
+#include "cuda/direct/peer.h"
+#include "cuda/session_gpu.h"
 #include "join_request.h"
 #include "proto/operation.h"
 
@@ -44,7 +50,8 @@ static bool tasks_in_ring(const ncclsvc_session *s)
 	const struct tasks *t = &s->tasks;
 	for (uint64_t n = tasks_first_pending(t); n < t->next; n++) {
 		const struct slot *slot = task_slot(t, n);
-		if (slot->number == n && slot->state == SLOT_PENDING && !slot->entry)
+		if (slot->number == n && slot->state == SLOT_PENDING && !slot->entry &&
+		    !slot->kernel_seq)
 			return false;
 	}
 	return true;
@@ -108,6 +115,8 @@ static void carry_timelines(const struct connection *from, struct connection *to
 
 static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 {
+	if (s->gpu)
+		session_streams_release(s);
 	tasks_look(s);
 	ncclsvc_result r = carry(s);
 	if (r) {
@@ -115,6 +124,7 @@ static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 		return r;
 	}
 	staging_free(s);
+	gpu_resumed(s);
 	carry_timelines(s->connection, new);
 	dispatch_unwatch(s);
 	connection_unref(s->connection);
@@ -151,7 +161,9 @@ static ncclsvc_result memory_again(ncclsvc_session *s)
 		if (slot && slot->chunk)
 			r = chunk_renew(s, slot->chunk, region_again);
 	}
-	return r;
+	if (!r && s->gpu)
+		r = devices_rematch(s);
+	return r || !s->gpu ? r : device_regions_again(s);
 }
 
 /* ---- Submitting again ---- */
@@ -201,14 +213,20 @@ static void resumed(ncclsvc_session *s, struct call *call)
 	struct svc_join_reply reply;
 	ncclsvc_comm *comm = comm_by_key(s, call->comm_key);
 	memcpy(&reply, call->body, sizeof(reply));
+	const bool continues = comm && reply.lineage == (comm->lineage | SVC_LINEAGE_RESUMED);
 	if (!comm || !join_reply_valid(&reply) || reply.comm != comm->handle ||
 	    reply.nranks != comm->nranks || reply.rank != comm->rank ||
-	    reply.lineage != (comm->lineage | SVC_LINEAGE_RESUMED)) {
+	    (!continues && comm->device < 0)) {
 		join_answer_bad(s, call);
 		return;
 	}
 	comm->uid = reply.comm_uid;
 	comm->epoch = reply.epoch;
+	if (continues && (comm->device < 0 || reply.peer_bytes))
+		return;
+	comm_leave_behind(s, comm, NCCLSVC_UNSUPPORTED);
+	call->result = NCCLSVC_UNSUPPORTED;
+	snprintf(call->text, sizeof(call->text), "the new daemon runs it without kernels");
 }
 
 static bool is_rejoining(const ncclsvc_session *s, const ncclsvc_comm *comm)
@@ -219,16 +237,48 @@ static bool is_rejoining(const ncclsvc_session *s, const ncclsvc_comm *comm)
 	return false;
 }
 
+/* Whether an operation on NCCL, or a SPLIT, waits for the daemon that is gone. */
+static bool is_waiting(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	for (size_t i = 0; i < s->ncarried; i++) {
+		const struct slot *slot = carried_slot(s, &s->carried[i]);
+		if (slot && slot->comm_key == comm->key)
+			return true;
+	}
+	for (const struct call *c = s->calls; c; c = c->next) {
+		struct svc_split request;
+		memcpy(&request, c->request, sizeof(request));
+		if (c->opcode == SVC_SPLIT && request.comm == comm->handle)
+			return true;
+	}
+	return false;
+}
+
 static bool may_continue(const ncclsvc_session *s, const ncclsvc_comm *comm)
 {
 	return comm->handle && !comm->broken && comm->lineage && !comm->leaving &&
-	       !is_rejoining(s, comm);
+	       !is_rejoining(s, comm) &&
+	       (comm->device < 0 || (peer_survives(comm) && !is_waiting(s, comm)));
+}
+
+/* For the thread's last error. */
+static void fail(struct exchange *x)
+{
+	struct error why;
+	char text[SVC_TEXT_BYTES];
+	error_keep(&why);
+	snprintf(text, sizeof(text), "%.*s", (int)sizeof(text) - 1, why.text);
+	exchange_fail(x, why.status.result, text);
 }
 
 static void join_again(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
 {
 	const uint64_t now = now_ns();
 	ncclsvc_comm *comm = x->comm;
+	if (comm->device >= 0 && peer_resume(s, comm)) {
+		fail(x);
+		return;
+	}
 	const struct svc_join request = rejoin_request(comm, deadline > now ? deadline - now : 1);
 	x->call = (struct call){.on_reply = resumed, .comm_key = comm->key};
 	say(s, SVC_RESUME_COMM, comm->handle, comm->lineage);
@@ -322,7 +372,8 @@ static bool send_waiting(ncclsvc_session *s, const struct call *c)
 /* Requests that need a running epoch are sent last. */
 static bool is_late(unsigned opcode)
 {
-	return opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT || opcode == SVC_DESCRIBE;
+	return opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT || opcode == SVC_DESCRIBE ||
+	       opcode == SVC_REGION_DEL; /* which waits for members that import the region */
 }
 
 /* before: the first request id of the new connection. */
@@ -338,7 +389,8 @@ static bool send_again(ncclsvc_session *s, uint32_t before, bool late)
 			call_answer(at, NCCLSVC_OK); /* it went with the daemon */
 			continue;
 		}
-		if (c->opcode == SVC_SUBMIT) { /* of comm_compare: the watcher compares now */
+		if (c->opcode == SVC_SUBMIT || /* of comm_compare: the watcher compares now */
+		    c->opcode == SVC_SHARED || c->opcode == SVC_SHARED_PART) { /* of another log */
 			call_answer(at, NCCLSVC_DAEMON_LOST);
 			continue;
 		}
@@ -353,15 +405,19 @@ static bool send_again(ncclsvc_session *s, uint32_t before, bool late)
 
 /* ---- Coming back ---- */
 
-static size_t choose_comms(const ncclsvc_session *s, struct exchange **out)
+/* Those of GPUs come last. */
+static size_t choose_comms(const ncclsvc_session *s, struct exchange **out, size_t *on_host)
 {
 	size_t n = 0, room = 1;
 	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
 		room++;
 	*out = calloc(room, sizeof(**out));
-	for (ncclsvc_comm *c = s->comms; *out && c; c = c->next)
-		if (may_continue(s, c))
-			(*out)[n++].comm = c;
+	for (int gpus = 0; *out && gpus < 2; gpus++) {
+		for (ncclsvc_comm *c = s->comms; c; c = c->next)
+			if ((c->device >= 0) == gpus && may_continue(s, c))
+				(*out)[n++].comm = c;
+		*on_host = gpus ? *on_host : n;
+	}
 	return n;
 }
 
@@ -374,6 +430,12 @@ static void drop_others(ncclsvc_session *s, const struct exchange *x, size_t n)
 			chosen |= x[i].comm == c;
 		if (chosen)
 			continue;
+		if (c->device >= 0 && c->handle && c->lineage && !c->leaving) {
+			const struct svc_join request = left_request(c);
+			say_left(s, &request, c->lineage);
+			snprintf(c->why, sizeof(c->why),
+				 "operations on NCCL were pending, or captured in CUDA graphs");
+		}
 		c->handle = 0;
 		comm_leave_behind(s, c, NCCLSVC_DAEMON_LOST);
 	}
@@ -384,7 +446,18 @@ static ncclsvc_result lost_again(const ncclsvc_session *s)
 	return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 }
 
-static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_t n,
+static void settle(ncclsvc_session *s, struct exchange *x)
+{
+	if (!x->result && x->comm->device < 0)
+		exchange_settle(s, x);
+	else if (!x->result && peer_resumed(s, x->comm))
+		fail(x);
+	if (x->result)
+		comm_leave_behind(s, x->comm, x->result);
+}
+
+/* The first on_host of them are on the host. */
+static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_t on_host, size_t n,
 				   uint32_t before)
 {
 	const uint64_t deadline = deadline_in(s->reattach_ms);
@@ -396,15 +469,13 @@ static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_
 		await_join(s, &x[i], deadline);
 	if (!sent || s->away == AWAY_GONE || s->lost)
 		return lost_again(s);
-	ncclsvc_result r = exchange_all(s, x, n, exchange_deadline(s));
+	ncclsvc_result r = exchange_all(s, x, on_host, exchange_deadline(s));
 	if (r)
 		return r;
-	for (size_t i = 0; i < n; i++) {
-		if (!x[i].result)
-			exchange_settle(s, &x[i]);
-		if (x[i].result)
-			comm_leave_behind(s, x[i].comm, x[i].result);
-	}
+	for (size_t i = 0; i < n; i++)
+		settle(s, &x[i]);
+	if (s->away == AWAY_GONE || s->lost)
+		return lost_again(s);
 	submit_again(s);
 	return send_again(s, before, true) ? NCCLSVC_OK : lost_again(s);
 }
@@ -417,12 +488,13 @@ static ncclsvc_result resume(ncclsvc_session *s)
 	ncclsvc_result r = memory_again(s);
 	if (r)
 		return r;
-	const size_t n = choose_comms(s, &x);
+	size_t on_host = 0;
+	const size_t n = choose_comms(s, &x, &on_host);
 	if (!x)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	say_all_left(s);
 	drop_others(s, x, n);
-	r = resume_comms(s, x, n, before);
+	r = resume_comms(s, x, on_host, n, before);
 	for (size_t i = 0; i < n; i++)
 		exchange_free(s, &x[i]);
 	free(x);
@@ -469,6 +541,9 @@ static void come_back(ncclsvc_session *s)
 			s->nleft = 0;
 			session_kick(s);
 			pthread_cond_broadcast(&s->changed);
+			session_unlock(s);
+			gpu_drop_retired(s);
+			session_lock(s);
 			return;
 		}
 		error_keep(&why);

@@ -116,7 +116,7 @@ void session_lose_daemon(ncclsvc_session *s, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(s->lost_text, sizeof(s->lost_text), format, args);
 	va_end(args);
-	if (s->survives && s->watching && !s->closing && !s->gpu && s->connection->ring) {
+	if (s->survives && s->watching && !s->closing && s->connection->ring) {
 		s->away = AWAY_GONE;
 		s->away_until = deadline_in(s->reattach_ms);
 		s->forgotten = 0;
@@ -125,6 +125,12 @@ void session_lose_daemon(ncclsvc_session *s, const char *format, ...)
 		lose(s);
 	}
 	wake_all(s);
+}
+
+void session_streams_release(ncclsvc_session *s)
+{
+	await_workers(s);
+	timelines_release(s);
 }
 
 bool session_is_watcher(const ncclsvc_session *s)

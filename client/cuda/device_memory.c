@@ -90,17 +90,30 @@ ncclsvc_result device_too_long(const struct buffer *b, const struct device_regio
 			      left);
 }
 
-/* Exports memory of cuMemCreate. The caller owns *fd. */
-static ncclsvc_result export_mapping(const struct gpu *g, const struct buffer *b, int *fd)
+CUresult mapping_export(const struct cuda *cuda, CUdeviceptr at, int *fd)
 {
 	CUmemGenericAllocationHandle handle;
-	CUresult e = g->cuda->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)b->at);
+	CUresult e = cuda->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)at);
 	if (e)
-		return cuda_error(g->cuda, e, "cannot find the buffer's allocation");
-	e = g->cuda->cuMemExportToShareableHandle(fd, handle,
-						  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-	g->cuda->cuMemRelease(handle);
-	return e ? cuda_error(g->cuda, e, "cannot export the buffer's allocation") : NCCLSVC_OK;
+		return e;
+	e = cuda->cuMemExportToShareableHandle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+					       0);
+	cuda->cuMemRelease(handle);
+	return e;
+}
+
+static CUresult allocation_handle(const struct cuda *cuda, CUcontext context, CUdeviceptr base,
+				  uint8_t *to)
+{
+	CUipcMemHandle handle;
+	CUresult e = cuda_push(cuda, context);
+	if (e)
+		return e;
+	e = cuda->cuIpcGetMemHandle(&handle, base);
+	cuda_pop(cuda, context);
+	if (!e)
+		memcpy(to, &handle, sizeof(handle));
+	return e;
 }
 
 /* Exports memory of cuMemAlloc. The device attribute for this says no on systems where it works, so
@@ -108,21 +121,14 @@ static ncclsvc_result export_mapping(const struct gpu *g, const struct buffer *b
 static ncclsvc_result export_allocation(struct gpu *g, const struct buffer *b,
 					const struct memory *m, uint8_t *to)
 {
-	CUipcMemHandle handle;
 	CUmemGenericAllocationHandle created;
 	CUcontext context = m->context;
 	ncclsvc_result r = context ? NCCLSVC_OK : gpu_primary(g, m->device, &context);
 	if (r)
 		return r;
-	CUresult e = g->cuda->cuCtxPushCurrent(context);
-	if (!e) {
-		e = g->cuda->cuIpcGetMemHandle(&handle, m->base);
-		g->cuda->cuCtxPopCurrent(&context);
-	}
-	if (!e) {
-		memcpy(to, &handle, sizeof(handle));
+	CUresult e = allocation_handle(g->cuda, context, m->base, to);
+	if (!e)
 		return NCCLSVC_OK;
-	}
 	if (g->cuda->cuMemRetainAllocationHandle(&created, (void *)(uintptr_t)b->at))
 		return cuda_error(g->cuda, e, "cannot share the buffer's allocation");
 	g->cuda->cuMemRelease(created);
@@ -188,7 +194,10 @@ static ncclsvc_result add(ncclsvc_session *s, struct gpu *g, const struct buffer
 		.device = b->op->comm->daemon_device,
 	};
 	int fd = -1;
-	r = mapping ? export_mapping(g, b, &fd) : export_allocation(g, b, &m, request.handle);
+	if (!mapping)
+		r = export_allocation(g, b, &m, request.handle);
+	else if ((e = mapping_export(g->cuda, b->at, &fd)))
+		r = cuda_error(g->cuda, e, "cannot export the buffer's allocation");
 	if (r)
 		return r;
 	device_regions_sweep(s, g);
@@ -226,4 +235,113 @@ ncclsvc_result device_locate(ncclsvc_session *s, struct gpu *g, const struct buf
 	r->clock = g->clock;
 	*found = r;
 	return NCCLSVC_OK;
+}
+
+/* ---- After a restart of the daemon ---- */
+
+/* The daemon's number for the device; -1: the session has no communicator there. */
+static int32_t device_number(const ncclsvc_session *s, int device)
+{
+	const ncclsvc_comm *c = s->comms;
+	while (c && c->device != device)
+		c = c->next;
+	return c ? c->daemon_device : -1;
+}
+
+static ncclsvc_result register_again(ncclsvc_session *s, uint32_t id, unsigned opcode,
+				     const void *request, int fd)
+{
+	struct call call = {0};
+	struct svc_region_reply reply;
+	call_forget(s, SVC_RESUME, &(struct svc_resume){.kind = SVC_RESUME_REGION, .number = id});
+	ncclsvc_result r = call_run(s, &call, opcode, request, fd, deadline_in(REQUEST_MS));
+	memcpy(&reply, call.body, sizeof(reply));
+	if (!r && reply.region != id)
+		r = error_set(NCCLSVC_UNSUPPORTED, "the new daemon cannot continue sessions on "
+						   "GPUs: install a newer ncclsvcd");
+	return r;
+}
+
+static ncclsvc_result range_again(ncclsvc_session *s, const struct gpu *g,
+				  const struct device_region *r, int32_t device)
+{
+	struct svc_region_range request = {
+		.base = r->base, .bytes = r->bytes, .device = device, .count = r->nparts};
+	for (unsigned i = 0; i < r->nparts; i++)
+		request.parts[i] = g->regions[r->parts[i]].id;
+	return register_again(s, r->id, SVC_REGION_RANGE, &request, -1);
+}
+
+static ncclsvc_result region_again(ncclsvc_session *s, struct gpu *g, const struct device_region *r,
+				   int32_t device)
+{
+	struct svc_region_cuda request = {
+		.bytes = r->bytes, .base = r->base, .buffer_id = r->buffer, .device = device};
+	int fd = -1;
+	const CUresult e = r->mapping ? mapping_export(g->cuda, r->base, &fd)
+				      : allocation_handle(g->cuda, NULL, r->base, request.handle);
+	if (e)
+		return cuda_error(g->cuda, e, "cannot share a buffer's allocation");
+	const ncclsvc_result result = register_again(
+		s, r->id, r->mapping ? SVC_REGION_CUDA_FD : SVC_REGION_CUDA, &request, fd);
+	if (fd >= 0)
+		close(fd);
+	return result;
+}
+
+/* Memory that has been freed meanwhile gets no number from the next daemon. */
+static bool is_needed(ncclsvc_session *s, struct gpu *g, struct device_region *r)
+{
+	if (!r->id)
+		return false;
+	if (!r->gone && device_number(s, r->device) >= 0 && device_region_alive(g, r, r->base))
+		return true;
+	r->id = 0;
+	if (!r->gone && !r->busy && !ranges_hold(g, r))
+		device_region_drop(s, g, r);
+	return false;
+}
+
+/* Parts of ranges are ranges that were made before. */
+static ncclsvc_result ranges_again(ncclsvc_session *s, const struct gpu *g)
+{
+	const struct device_region *ranges[DEVICE_REGIONS];
+	ncclsvc_result result = NCCLSVC_OK;
+	unsigned n = 0;
+	for (const struct device_region *r = g->ranges; r; r = r->next_range)
+		if (r->id)
+			ranges[n++] = r;
+	while (!result && n--)
+		result = range_again(s, g, ranges[n], device_number(s, ranges[n]->device));
+	return result;
+}
+
+/* The driver needs a context for queries. */
+static ncclsvc_result mapped_again(ncclsvc_session *s, struct gpu *g, struct device_region *r)
+{
+	CUcontext context;
+	ncclsvc_result result = gpu_primary(g, r->device, &context);
+	if (result)
+		return result;
+	const CUresult e = cuda_push(g->cuda, context);
+	if (e)
+		return cuda_error(g->cuda, e, "cannot use the GPU's context");
+	if (is_needed(s, g, r))
+		result = region_again(s, g, r, device_number(s, r->device));
+	cuda_pop(g->cuda, context);
+	return result;
+}
+
+ncclsvc_result device_regions_again(ncclsvc_session *s)
+{
+	struct gpu *g = s->gpu;
+	const int mode = relaxed_begin(g->cuda);
+	ncclsvc_result result = NCCLSVC_OK;
+	for (unsigned i = 0; !result && i < DEVICE_REGIONS; i++)
+		if (g->regions[i].bytes && !g->regions[i].parts)
+			result = mapped_again(s, g, &g->regions[i]);
+	if (!result)
+		result = ranges_again(s, g);
+	relaxed_end(g->cuda, mode);
+	return result;
 }

@@ -158,7 +158,10 @@ bool ranges_hold(const struct gpu *g, const struct device_region *part);
 /* A range that contains the region and is in no other range; or the region, if it is in none. */
 struct device_region *ranges_outermost(const struct gpu *g, struct device_region *part);
 
-/* device_memory.c: a buffer whose region is being found. */
+/* device_memory.c. The caller owns *fd, by which other processes import the mapping. */
+CUresult mapping_export(const struct cuda *cuda, CUdeviceptr at, int *fd);
+
+/* A buffer whose region is being found. */
 struct buffer {
 	const struct op *op;
 	const char *name; /* the operation's name for it */

@@ -79,6 +79,7 @@ ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device)
 void page_retire(struct page *page, const CUcontext *contexts)
 {
 	struct svc_timeline *timelines = svc_timelines(page->connection->ring);
+	const int mode = relaxed_begin(page->cuda); /* other threads may be capturing */
 	/* Whatever a stream waits for here will not come any more. */
 	for (int i = 1; i < SVC_TIMELINES; i++)
 		timeline_raise(&timelines[i].done, FOR_GOOD);
@@ -88,6 +89,7 @@ void page_retire(struct page *page, const CUcontext *contexts)
 		page->cuda->cuCtxSynchronize();
 		cuda_pop(page->cuda, contexts[d]);
 	}
+	relaxed_end(page->cuda, mode);
 	page_unref(page);
 }
 

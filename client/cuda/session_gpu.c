@@ -128,11 +128,21 @@ ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned 
 
 void gpu_reattached(ncclsvc_session *s)
 {
+	if (!s->gpu)
+		return;
+	gpu_resumed(s);
+	device_regions_forget(s, s->gpu);
+}
+
+void gpu_resumed(ncclsvc_session *s)
+{
 	struct gpu *g = s->gpu;
 	if (!g)
 		return;
 	streams_forget(s);
-	device_regions_forget(s, g);
+	if (!g->page)
+		return;
+	page_unref(g->retired);
 	/* Streams may still have to write to the page: keep it until they cannot. */
 	g->retired = g->page;
 	g->page = NULL;

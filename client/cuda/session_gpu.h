@@ -46,7 +46,12 @@ ncclsvc_result gpu_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint6
 ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned n);
 /* OK, or refuses device memory on a host communicator. Locked. */
 ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const char *buffer);
-void gpu_reattached(ncclsvc_session *s); /* call before the connection changes; locked */
+/* Before the connection changes. Locked. */
+void gpu_reattached(ncclsvc_session *s);
+/* The same if the daemon's successor continues the session: memory stays registered. */
+void gpu_resumed(ncclsvc_session *s);
+/* Registers the memory with the successor, under the same numbers. Locked; yields. */
+ncclsvc_result device_regions_again(ncclsvc_session *s);
 /* May wait for the GPU. Not locked, called only by the thread that reattaches. */
 void gpu_drop_retired(ncclsvc_session *s);
 /* Waits until nothing of the session runs, or will run, on GPUs. */

@@ -104,7 +104,7 @@ struct communicator *comm_create(struct comms *s, const uint8_t *id, uint32_t nr
 	for (uint32_t k = 0; k < nranks; k++) {
 		m->members[k].device = SVC_DEVICE_HOST;
 		m->members[k].node = -1;
-		m->members[k].staging_fd = -1;
+		m->members[k].staging_fd = m->members[k].controls_fd = -1;
 	}
 	m->comms = s;
 	m->account = a;

@@ -30,7 +30,8 @@ struct member {
 	int32_t pid;		  /* the last holder's */
 	struct ending ending;	  /* how its part in the last epoch ended, if it ended that epoch */
 	int32_t device;
-	int staging_fd; /* from its JOIN; -1: none */
+	int staging_fd;	 /* from its JOIN; -1: none */
+	int controls_fd; /* of the epoch that its JOIN continues; -1: none */
 	int32_t staging_device;
 	uint64_t staging_bytes;
 	uint8_t blocks;	  /* the most that it wants its kernels to have; 0: no limit */

@@ -252,7 +252,11 @@ static bool resume_fits(struct session *c, struct communicator *m, uint32_t requ
 	else if (m->left_lineage == resume->lineage)
 		comm_turn_away(c, m, request_id, rank, NCCLSVC_PEER_GONE,
 			       "the epoch cannot be continued: a member had left it");
-	else if (!lineage || epoch_held(&m->life) || m->begun || m->comms->cluster || m->cuda)
+	else if (m->cuda && !peer_controls_fit(m, c))
+		comm_turn_away(c, m, request_id, rank, NCCLSVC_STALE_EPOCH,
+			       "the epoch cannot be continued: the members' kernels do not share "
+			       "their control blocks");
+	else if (!lineage || epoch_held(&m->life) || m->begun || m->comms->cluster)
 		comm_turn_away(c, m, request_id, rank, NCCLSVC_STALE_EPOCH,
 			       "the epoch cannot be continued: this daemon has begun another one");
 	else
@@ -321,6 +325,8 @@ static void take_rank(struct comms *s, struct session *c, struct communicator *m
 	if (j->staging)
 		c->out_of_reach = j->out_of_reach;
 	peer_staging_take(member, j->staging, j->blocks);
+	if (j->staging && resume->kind == SVC_RESUME_COMM)
+		peer_controls_take(member);
 	m->reply_opcode = SVC_JOIN;
 	member->request_id = request_id;
 	member->since_ns = clock_now();
@@ -392,7 +398,9 @@ void comm_join(struct comms *s, struct session *c, uint32_t request_id,
 {
 	struct svc_join own = *request;
 	const struct svc_join *j = &own;
-	const struct svc_resume resume = c->next_join;
+	struct svc_resume resume = c->next_join;
+	if (resume.kind == SVC_RESUME_JOIN && j->device != SVC_DEVICE_HOST)
+		resume.kind = 0; /* it has no part in the others' kernels */
 	if (!own_job(c, request_id, &own) || !check_join(s, c, request_id, j) ||
 	    !may_connect(s, c, request_id, j))
 		return;

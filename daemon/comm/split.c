@@ -181,6 +181,7 @@ static int join_subcomm(struct comms *s, struct communicator *m, uint32_t rank,
 		.pid = from->pid,
 		.device = from->device,
 		.staging_fd = -1,
+		.controls_fd = -1,
 		.node = -1,
 		.fresh = true,
 	};

@@ -20,10 +20,11 @@
 #include "record/record.h"
 #include "remote.h"
 
-/* Only host memory of one node: NCCL communicators and other nodes' epochs end with a daemon. */
+/* Kernels and host memory of one node: NCCL communicators and other nodes' epochs end with a
+ * daemon. */
 static bool can_continue(const struct communicator *m)
 {
-	return !m->cuda && !m->remote && !m->comms->cluster;
+	return (!m->cuda || m->peer) && !m->remote && !m->comms->cluster;
 }
 
 /* True: the epoch continues one of the previous daemon. */
@@ -215,10 +216,10 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->progress = progress;
 	m->lateness = lateness;
 	int32_t vanished = fill_members(s, m, members);
-	choose_lineage(m);
 	comm_record_members(m, transport_of(s, m), members);
 	if (vanished < 0)
 		peer_begin(m);
+	choose_lineage(m);
 	if (m->peer)
 		m->pending = nofail_calloc(m->nranks, sizeof(*m->pending), "an epoch's members");
 	m->begun = start;

@@ -324,7 +324,7 @@ void gpu_memory_add(struct memory *s, struct session *c, uint32_t request_id,
 			      "a region has 1 to 2^46 bytes, and its reserved field is zero");
 		return;
 	}
-	uint32_t i = memory_free_region(c);
+	uint32_t i = memory_next_region(c);
 	struct region_call *call = i ? gpu_region_call(s, c, opcode, request_id, i) : NULL;
 	if (!call) {
 		session_error(c, opcode, request_id, NCCLSVC_LIMIT,

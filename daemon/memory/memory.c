@@ -205,6 +205,12 @@ static uint32_t claim_region(struct session *c, uint32_t region)
 	return region;
 }
 
+uint32_t memory_next_region(struct session *c)
+{
+	const uint32_t wanted = c->next_region.number;
+	return wanted ? claim_region(c, wanted) : memory_free_region(c);
+}
+
 struct mapping *memory_set(struct session *c, uint32_t region, const struct mapping *m)
 {
 	c->free_mapping = c->mappings[region].next_free;
@@ -312,8 +318,7 @@ void memory_add(struct memory *s, struct session *c, uint32_t request_id,
 			      "write to it, or call fallocate(2), before registering it");
 		return;
 	}
-	const uint32_t wanted = c->next_region.number;
-	uint32_t i = wanted ? claim_region(c, wanted) : memory_free_region(c);
+	const uint32_t i = memory_next_region(c);
 	if (!i) {
 		session_error(c, SVC_REGION_ADD, request_id, NCCLSVC_LIMIT,
 			      "a session has at most %d regions", SVC_SESSION_REGIONS - 1);

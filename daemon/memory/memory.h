@@ -92,6 +92,8 @@ bool memory_fail(struct memory *s);
 /* Returns the number of a free entry of c->mappings; 0: the session is at its limit. memory_set
  * turns it into the region; memory_clear frees it. */
 uint32_t memory_free_region(struct session *c);
+/* The same, or the number that RESUME has said. */
+uint32_t memory_next_region(struct session *c);
 struct mapping *memory_set(struct session *c, uint32_t region, const struct mapping *m);
 void memory_clear(struct session *c, struct mapping *m);
 /* Charges a region of this kind to the session and its user before it is created. False: an error

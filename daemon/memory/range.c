@@ -148,7 +148,7 @@ void gpu_range_add(struct memory *s, struct session *c, uint32_t request_id,
 			      wrong);
 	if (!g || wrong)
 		return;
-	uint32_t i = memory_free_region(c);
+	uint32_t i = memory_next_region(c);
 	struct range *range = i ? make(c, r) : NULL;
 	struct region_call *call =
 		range ? gpu_region_call(s, c, SVC_REGION_RANGE, request_id, i) : NULL;

@@ -292,7 +292,7 @@ static void resume(struct server *s, struct session *c, uint32_t request_id,
 			      "unknown kind, a field is out of range, or the session has no ring");
 		return;
 	}
-	/* A communicator of GPUs cannot be continued, and its streams wait for its tasks' ends. */
+	/* Epochs have begun with sessions that do not survive. */
 	if (m->kind == SVC_RESUME_SESSION && c->comms) {
 		session_error(c, SVC_RESUME, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "the session has joined communicators already");
@@ -322,7 +322,7 @@ static bool is_for_successor(const struct server *s, const struct session *c, un
 {
 	return s->draining && c->resumes &&
 	       (opcode == SVC_JOIN || opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT ||
-		opcode == SVC_RESUME || opcode == SVC_SUBMIT);
+		opcode == SVC_RESUME || opcode == SVC_CONTROLS || opcode == SVC_SUBMIT);
 }
 
 /* Checks the reserved field of the small requests, 4 bytes after their one argument. */
@@ -444,6 +444,12 @@ static void handle(struct server *s, struct session *c, const struct svc_header 
 	case SVC_RESUME:
 		resume(s, c, h->request_id, body);
 		break;
+	case SVC_CONTROLS: {
+		const struct svc_controls *m = body;
+		if (reserved_is_zero(c, h, m->reserved[0] | m->reserved[1]))
+			peer_controls_note(c, h->request_id, fds[0]);
+		break;
+	}
 	case SVC_SPLIT:
 		comm_split(c, h->request_id, body);
 		break;
@@ -491,6 +497,12 @@ static void handle(struct server *s, struct session *c, const struct svc_header 
 	}
 }
 
+static bool registers_memory(unsigned opcode)
+{
+	return opcode == SVC_REGION_ADD || opcode == SVC_REGION_CUDA ||
+	       opcode == SVC_REGION_CUDA_FD || opcode == SVC_REGION_RANGE;
+}
+
 void request_handle(struct server *s, struct session *c, const struct svc_header *h,
 		    const void *body, int *fds)
 {
@@ -498,8 +510,10 @@ void request_handle(struct server *s, struct session *c, const struct svc_header
 	if (c->waiting.asked) /* it will be handled again */
 		return;
 	/* Also if the request was refused: what RESUME says is not for a later one. */
-	if (h->opcode == SVC_REGION_ADD)
+	if (registers_memory(h->opcode))
 		c->next_region = (struct svc_resume){0};
-	if (h->opcode == SVC_JOIN)
+	if (h->opcode == SVC_JOIN) {
 		c->next_join = (struct svc_resume){0};
+		peer_controls_forget(c);
+	}
 }

@@ -265,7 +265,7 @@ struct session *session_create(struct sessions *s, int fd, struct account *accou
 	c->account = account;
 	c->mps = NCCLSVC_MPS_UNKNOWN;
 	c->mps_device = SVC_DEVICE_HOST;
-	c->doorbell = c->completion = c->ring_fd = c->bell = -1;
+	c->doorbell = c->completion = c->ring_fd = c->bell = c->next_controls = -1;
 	c->since_ns = clock_now();
 	c->leaving_at = 1;
 	c->poll.data = c;

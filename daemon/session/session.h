@@ -112,6 +112,7 @@ struct session {
 	bool resumes;				  /* SVC_RESUME: it survives this daemon */
 	bool resumed;				  /* it has survived another */
 	struct svc_resume next_region, next_join; /* kind 0: none */
+	int next_controls;			  /* CONTROLS, for the next JOIN; -1: none */
 
 	int bell; /* comm/peer/share_log.c: rings when another member shares memory; -1: none */
 	struct mapping *mappings; /* [1..nmappings) */

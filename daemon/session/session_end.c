@@ -84,6 +84,14 @@ static void forget_bell(struct session *c)
 	account_give(c->account, SHARE_FDS, 1);
 }
 
+static void forget_controls(struct session *c)
+{
+	if (c->next_controls < 0)
+		return;
+	account_close(c->account, &c->next_controls, 1);
+	account_give(c->account, SHARE_FDS, 1);
+}
+
 static void try_free(struct session *c)
 {
 	struct sessions *s = c->sessions;
@@ -93,6 +101,7 @@ static void try_free(struct session *c)
 	account_give(c->account, SHARE_FDS, 1);
 	forget_process(c);
 	forget_bell(c);
+	forget_controls(c);
 	s->by_slot[c->slot] = NULL;
 	account_give(c->account, SHARE_SESSIONS, 1);
 	account_put(c->account);

@@ -9,7 +9,7 @@ HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
 WORLD, JOIN_CANCEL, STAGING, ABORT, IDENTIFY, DESCRIBE, REFUSED_BY_LIBRARY = 19, 27, 28, 30, 31, 32, 33
 DRAIN = 38
-SHARES, SHARE, SHARED, SHARED_PART, RESUME = 34, 35, 36, 37, 39
+SHARES, SHARE, SHARED, SHARED_PART, RESUME, CONTROLS = 34, 35, 36, 37, 39, 41
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
 PLAN_FILE = 6  # the kind of fd for plans
@@ -63,6 +63,7 @@ BODIES = {
     "shared_part": (SHARED_PART, struct.pack("=IIQ", 1, 0, 0)),
     "resume_session": (RESUME, struct.pack("=IIII", 1, 0, 0, 0)),
     "resume_region": (RESUME, struct.pack("=IIII", 2, 3, 0, 0)),
+    "controls": (CONTROLS, bytes(8)),
     "resume_comm": (RESUME, struct.pack("=IIII", 3, 2, 7, 0)),
     "identify": (IDENTIFY, struct.pack("=64s", b"slurm 1234.0")),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
@@ -78,7 +79,7 @@ BODIES = {
 def decoder():
     for name, (opcode, body) in BODIES.items():
         header = struct.pack("=IHHIi", 16 + len(body), opcode, 0, 1, 0)
-        nfds = 1 if opcode in (REGION_ADD, PLAN_COMMIT) else 0
+        nfds = 1 if opcode in (REGION_ADD, PLAN_COMMIT, CONTROLS) else 0
         write("fuzz_decoder", name, bytes([nfds, 1, 0]) + header + body)
     for name, op in OPS.items():
         has_peer = name in ("broadcast", "reduce", "gather", "scatter", "send", "recv")

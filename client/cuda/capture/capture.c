@@ -116,7 +116,7 @@ ncclsvc_result capture_new(ncclsvc_session *s, int device, struct capture **capt
 	c->refs = 1;
 	c->unused = unused;
 	c->cuda = s->gpu->cuda;
-	c->generation = s->generation;
+	c->generation = session_connections(s);
 	const int mode = relaxed_begin(c->cuda);
 	const bool good = streams_create(c, device);
 	relaxed_end(c->cuda, mode);

@@ -47,7 +47,7 @@ void captured_groups_sort(struct op *ops, unsigned n)
 static uint32_t pending_on(const ncclsvc_session *s, const struct capture *c)
 {
 	/* Timelines of another connection belong to other streams. */
-	const uint32_t timeline = c->generation == s->generation ? c->groups.timeline : 0;
+	const uint32_t timeline = c->generation == session_connections(s) ? c->groups.timeline : 0;
 	return timeline && s->timelines[timeline]->pending ? tasks_on_timeline(s, timeline) : 0;
 }
 
@@ -65,8 +65,8 @@ void captured_group_gone(void *arg)
 static void unpin(ncclsvc_session *s, struct captured_group *group)
 {
 	/* Numbers of another connection name other regions. */
-	for (unsigned i = 0; i < group->nentries && group->capture->generation == s->generation;
-	     i++)
+	for (unsigned i = 0;
+	     i < group->nentries && group->capture->generation == session_connections(s); i++)
 		device_entry_unpin(s, group->entries[i]);
 	group->nentries = 0;
 	group->forgotten = true;
@@ -94,7 +94,7 @@ void captured_groups_sweep(ncclsvc_session *s, struct capture *c)
 			link = &group->next;
 			continue;
 		}
-		if (!group->forgotten && c->generation == s->generation && !s->lost &&
+		if (!group->forgotten && c->generation == session_connections(s) && !s->lost &&
 		    (s->forgotten >= UNANSWERED_MAX ||
 		     !call_forget(s, SVC_CAPTURED_GROUP_DEL,
 				  &(struct svc_captured_group_del){.timeline = c->groups.timeline,
@@ -220,7 +220,7 @@ static void take_back(ncclsvc_session *s, struct captured_group *group)
 	struct call call = {.fd = -1};
 	struct error why;
 	error_keep(&why);
-	if (!group->forgotten && group->capture->generation == s->generation)
+	if (!group->forgotten && group->capture->generation == session_connections(s))
 		call_run(s, &call, SVC_CAPTURED_GROUP_DEL, &request, -1, deadline_in(REQUEST_MS));
 	error_again(&why);
 	if (!group->forgotten)

@@ -41,6 +41,17 @@ static void shares_count(struct peer *p, uint32_t rank)
 		p->imports.mapped[rank] = mapped;
 }
 
+bool import_table_has(const struct job *job)
+{
+	struct import *i = job->peer->imports.first;
+	while (i && (i->rank != (uint32_t)job->shared.rank || i->slot != job->shared.slot ||
+		     i->number != job->shared.number))
+		i = i->next;
+	if (i)
+		i->told = true;
+	return i;
+}
+
 void import_table_add(struct job *job)
 {
 	struct peer *p = job->peer;
@@ -49,11 +60,13 @@ void import_table_add(struct job *job)
 	const uint64_t entry =
 		PEER_TABLE + ((uint64_t)rank * PEER_SHARES + slot) * sizeof(uint64_t);
 	const bool maps = job->shared.what == SVC_SHARED_MAP;
-	if (job->shared.number != p->imports.known[rank] + 1 || (maps && !i) ||
+	/* Numbers that a rank does not say again stay unknown until it says how many there were. */
+	if (job->shared.number <= p->imports.known[rank] || (maps && !i) ||
 	    (maps && i->kind && !word_write(p, entry, &i->at, sizeof(i->at))))
 		return;
-	p->imports.known[rank]++;
+	p->imports.known[rank] += job->shared.number == p->imports.known[rank] + 1;
 	if (maps) {
+		i->told = true;
 		i->next = p->imports.first;
 		p->imports.first = i;
 		job->import = NULL;
@@ -66,4 +79,25 @@ void import_table_drop(struct job *job)
 	const uint32_t rank = (uint32_t)job->shared.rank;
 	job->import = import_take(job->peer, rank, job->shared.slot);
 	shares_count(job->peer, rank);
+}
+
+struct import *import_table_count(const struct job *job)
+{
+	struct peer *p = job->peer;
+	const uint32_t rank = (uint32_t)job->shared.rank;
+	struct import *over = NULL, **at = &p->imports.first;
+	while (*at) {
+		struct import *i = *at;
+		if (i->rank != rank || i->told) {
+			at = &i->next;
+			continue;
+		}
+		*at = i->next;
+		i->next = over;
+		over = i;
+	}
+	if (job->shared.number > p->imports.known[rank])
+		p->imports.known[rank] = job->shared.number;
+	shares_count(p, rank);
+	return over;
 }

@@ -37,6 +37,12 @@ static bool has_news(const struct peer *p)
 		p->imports.reported < p->imports.position);
 }
 
+/* Whether the entry is of the daemon that the session is connected to. Locked. */
+static bool is_current(const ncclsvc_session *s, const struct job *job)
+{
+	return job->connections == session_connections(s);
+}
+
 /* Asks for the next entry of a log. False: none is left, or the session is of no use. */
 static bool job_find(struct importer *m, struct job *job)
 {
@@ -47,7 +53,9 @@ static bool job_find(struct importer *m, struct job *job)
 		c = c->next;
 	bool good = c && !session_check(s);
 	if (good) {
-		*job = (struct job){.peer = c->peer, .handle = c->handle};
+		*job = (struct job){.peer = c->peer,
+				    .handle = c->handle,
+				    .connections = session_connections(s)};
 		job->position = c->peer->imports.reported = c->peer->imports.position;
 		c->peer->capture->refs++;
 		const struct svc_shared request = {.comm = job->handle,
@@ -57,8 +65,9 @@ static bool job_find(struct importer *m, struct job *job)
 		good = !call_run(s, &call, SVC_SHARED, &request, -1, deadline_in(ANSWER_MS));
 		memcpy(&job->shared, call.body, sizeof(job->shared));
 	}
-	if (!good && job->peer) { /* its epoch is over */
-		job->peer->imports.position = job->peer->imports.reported = UINT64_MAX;
+	if (!good && job->peer) {
+		if (is_current(s, job)) /* its epoch is over */
+			job->peer->imports.position = job->peer->imports.reported = UINT64_MAX;
 		capture_unref(job->peer->capture);
 		job->peer = NULL;
 		good = true;
@@ -147,23 +156,47 @@ static void import_end(struct importer *m, struct job *job)
 	job->peer->imports.later = true;
 }
 
+/* Whether the driver has to map a region for the entry. */
+static bool needs_map(struct importer *m, const struct job *job)
+{
+	ncclsvc_session *s = session_use(m);
+	if (!s)
+		return false;
+	const bool needed = job->shared.what == SVC_SHARED_MAP && !import_table_has(job);
+	session_unuse(m);
+	return needed;
+}
+
+/* Puts the entry into the table. Locked. */
+static void job_note(struct importer *m, struct job *job)
+{
+	struct import *over = NULL;
+	if (job->shared.what == SVC_SHARED_DROP)
+		import_table_drop(job);
+	else if (job->shared.what == SVC_SHARED_COUNT)
+		over = import_table_count(job);
+	else if (job->shared.what != SVC_SHARED_NONE)
+		import_table_add(job);
+	if (over)
+		discard(m, over);
+}
+
 /* Without the lock while the driver works. */
 static void job_do(struct importer *m, struct job *job)
 {
 	struct peer *p = job->peer;
 	const bool other = is_valid(job) && job->shared.rank != p->call.rank;
-	if (other && job->shared.what == SVC_SHARED_MAP)
+	if (other && needs_map(m, job))
 		import_map(m, job);
 	ncclsvc_session *s = session_use(m);
-	if (s && other && job->shared.what == SVC_SHARED_DROP)
-		import_table_drop(job);
-	else if (s && other && job->shared.what != SVC_SHARED_NONE)
-		import_table_add(job);
+	if (s && other && is_current(s, job))
+		job_note(m, job);
 	if (s)
 		session_unuse(m);
 	import_end(m, job);
 	s = session_use(m);
-	if (job->shared.what != SVC_SHARED_NONE && p->imports.position == job->position)
+	if (job->shared.what != SVC_SHARED_NONE && p->imports.position == job->position &&
+	    (!s || is_current(s, job)))
 		p->imports.position++;
 	capture_unref(p->capture); /* if the session is closing, its threads no longer use p */
 	if (s)
@@ -268,15 +301,13 @@ static struct importer *importer_new(ncclsvc_session *s)
 
 /* ---- For the session ---- */
 
-/* The daemon's bell, for this connection. */
+/* The daemon's bell, for this connection. Locked; yields. */
 static int bell_fetch(ncclsvc_session *s, uint32_t *generation)
 {
 	struct call call = {.fd = -1};
-	session_lock(s);
-	*generation = s->generation;
+	*generation = session_connections(s);
 	if (call_run(s, &call, SVC_SHARES, &(struct svc_shares){0}, -1, deadline_in(REQUEST_MS)))
 		call.fd = -1;
-	session_unlock(s);
 	return call.fd;
 }
 
@@ -295,12 +326,12 @@ void imports_begin(ncclsvc_session *s, struct peer *p)
 	struct gpu *g = s->gpu;
 	uint32_t generation;
 	session_lock(s);
-	const bool rung = g->importer && g->importer->generation == s->generation;
-	session_unlock(s);
+	const bool rung = g->importer && g->importer->generation == session_connections(s);
 	const int bell = rung ? -1 : bell_fetch(s, &generation);
-	if (!rung && bell < 0)
+	if (!rung && bell < 0) {
+		session_unlock(s);
 		return;
-	session_lock(s);
+	}
 	if (!g->importer) /* another thread may have joined meanwhile */
 		g->importer = importer_new(s);
 	struct importer *m = g->importer;
@@ -316,6 +347,23 @@ void imports_begin(ncclsvc_session *s, struct peer *p)
 		eventfd_write(m->wake, 1); /* for the new bell, and the member's first news */
 	}
 	session_unlock(s);
+}
+
+void imports_again(ncclsvc_session *s, struct peer *p)
+{
+	uint32_t generation;
+	struct importer *m = p->imports.importer;
+	for (struct import *i = p->imports.first; i; i = i->next)
+		i->told = false;
+	p->imports.position = p->imports.reported = 0;
+	if (!m)
+		return;
+	const int bell = m->generation == session_connections(s) ? -1 : bell_fetch(s, &generation);
+	if (bell >= 0) {
+		bell_hang(m, bell);
+		m->generation = generation;
+	}
+	eventfd_write(m->wake, 1);
 }
 
 void imports_discard(struct peer *p)

@@ -22,6 +22,7 @@ struct import {
 		IMPORT_HERE, /* memory of this process */
 	} kind;
 	uint32_t rank, slot, number;
+	bool told; /* in the log of this connection's daemon */
 };
 
 struct importer {
@@ -44,6 +45,7 @@ struct job {
 	struct peer *peer;
 	uint32_t handle; /* the communicator's */
 	uint64_t position;
+	uint32_t connections; /* session_connections */
 	struct svc_shared_reply shared;
 	struct import *import;
 };
@@ -75,8 +77,12 @@ void import_free(const struct cuda *cuda, struct import *i);
 
 /* ---- import_table.c. Locked. ---- */
 
+/* Whether the share, which its rank has said again, is imported already. */
+bool import_table_has(const struct job *job);
 /* The import is kept, and kernels can find it. */
 void import_table_add(struct job *job);
+/* The rank has said again what it shares. Returns the imports that it has not named. */
+struct import *import_table_count(const struct job *job);
 /* The import is to be freed. */
 void import_table_drop(struct job *job);
 

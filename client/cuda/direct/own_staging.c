@@ -72,18 +72,30 @@ static CUresult make(struct peer *p, bool copy_engines, int *fd)
 	return e;
 }
 
+/* Locked; yields. */
 static ncclsvc_result introduce(ncclsvc_session *s, struct peer *p, int32_t number, int fd)
 {
 	const struct svc_region_cuda request = {.bytes = p->own.bytes, .device = number};
 	struct svc_region_reply reply;
 	struct call call = {0};
-	session_lock(s);
 	const ncclsvc_result r =
 		call_run(s, &call, SVC_REGION_CUDA_FD, &request, fd, deadline_in(REQUEST_MS));
 	memcpy(&reply, call.body, sizeof(reply));
 	p->own.region = r ? 0 : reply.region;
-	p->own.generation = s->generation;
-	session_unlock(s);
+	p->own.generation = session_connections(s);
+	return r;
+}
+
+ncclsvc_result peer_staging_again(ncclsvc_session *s, struct peer *p, int32_t number)
+{
+	int fd = -1;
+	const int mode = relaxed_begin(p->capture->cuda);
+	const CUresult e = mapping_export(p->capture->cuda, p->own.at, &fd);
+	relaxed_end(p->capture->cuda, mode);
+	if (e)
+		return cuda_error(p->capture->cuda, e, "cannot export staging memory");
+	const ncclsvc_result r = introduce(s, p, number, fd);
+	close(fd);
 	return r;
 }
 
@@ -95,10 +107,12 @@ bool peer_staging_make(ncclsvc_session *s, struct peer *p, int32_t number, bool 
 		return false;
 	const int mode = relaxed_begin(cuda);
 	bool good = !make(p, copy_engines, &fd);
+	session_lock(s);
 	if (good && introduce(s, p, number, fd)) {
 		unmap(p);
 		good = false;
 	}
+	session_unlock(s);
 	relaxed_end(cuda, mode);
 	cuda_pop(cuda, p->capture->context);
 	if (fd >= 0)

@@ -36,6 +36,7 @@ static struct peer *kernels_new(struct gpu *g, int device, struct capture *c)
 		return NULL;
 	p->capture = c;
 	p->ranks_per_gpu = 1;
+	p->controls_fd = -1;
 	c->peer = p;
 	pthread_cond_init(&p->turned, NULL);
 	if (cuda_push(g->cuda, c->context))
@@ -141,6 +142,40 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	return r == NCCLSVC_PEER_GONE || r == NCCLSVC_STALE_EPOCH ? NCCLSVC_OK : r;
 }
 
+/* ---- After a restart of the daemon ---- */
+
+bool peer_survives(const ncclsvc_comm *comm)
+{
+	return comm->peer && peer_is_open(comm->peer) && !captured_groups_live(comm->capture);
+}
+
+ncclsvc_result peer_resume(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	struct call call = {0};
+	struct peer *p = comm->peer;
+	const ncclsvc_result r = peer_staging_again(s, p, comm->daemon_device);
+	return r ? r
+		 : call_run(s, &call, SVC_CONTROLS, &(struct svc_controls){0}, p->controls_fd,
+			    deadline_in(REQUEST_MS));
+}
+
+ncclsvc_result peer_resumed(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	struct peer *p = comm->peer;
+	call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
+	p->own.region = 0;
+	p->capture->generation = session_connections(s);
+	for (unsigned i = 0; comm->redops && i < SVC_REDOPS_MADE; i++)
+		comm->redops[i].number = 0;
+	for (uint64_t n = tasks_first_pending(&s->tasks); n < s->tasks.next; n++) {
+		struct slot *slot = task_slot(&s->tasks, n);
+		if (slot->number == n && slot->peer == p)
+			slot->epoch = comm->epoch;
+	}
+	imports_again(s, p);
+	return shares_again(s, comm);
+}
+
 /* ---- The end ---- */
 
 static void pause_unlocked(ncclsvc_session *s)
@@ -208,7 +243,7 @@ static void cancel_tasks(ncclsvc_session *s, const struct peer *p)
 /* Locked. */
 static void memory_end(ncclsvc_session *s, struct peer *p)
 {
-	if (p->own.region && p->own.generation == s->generation) /* it was never open */
+	if (p->own.region && p->own.generation == session_connections(s)) /* it was never open */
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
 	shares_end(s->gpu, p);
 }

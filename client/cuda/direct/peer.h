@@ -68,6 +68,7 @@ struct peer {
 	struct peer_control *controls; /* of all ranks; NULL: not open yet */
 	struct peer_control *control;  /* of this rank */
 	size_t controls_bytes;
+	int controls_fd;       /* for the next daemon, which may continue the epoch */
 	struct peer_call call; /* the argument that all kernels share */
 	CUstream asking;       /* for queries of the GPU */
 	CUevent fork;	       /* of operations beside others; used with the session's lock */
@@ -121,6 +122,14 @@ static inline uint16_t peer_out_of_reach(const struct peer *p)
 }
 /* After JOIN or SPLIT: maps the other members' memory, or drops what the epoch does not use. */
 ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm);
+/* Whether the member's part in the epoch lies in its kernels alone, which need no daemon, so that
+ * the epoch can be continued with the next one. Locked. */
+bool peer_survives(const ncclsvc_comm *comm);
+/* Before the JOIN that continues the epoch: hands the memory that the kernels share to the next
+ * daemon. Locked; yields. */
+ncclsvc_result peer_resume(ncclsvc_session *s, ncclsvc_comm *comm);
+/* After it: says again what the member shares. Locked; yields. */
+ncclsvc_result peer_resumed(ncclsvc_session *s, ncclsvc_comm *comm);
 /* The end of the communicator's epoch for this member, with or without kernels: those that still
  * run are aborted, and pending tasks end as cancelled. */
 void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
@@ -132,6 +141,8 @@ void peer_modules_unload(struct gpu *g);
 
 /* Makes the member's staging memory, clears it, and hands it to the daemon. Not locked; yields. */
 bool peer_staging_make(ncclsvc_session *s, struct peer *p, int32_t number, bool copy_engines);
+/* Hands it to the next daemon. Locked; yields. */
+ncclsvc_result peer_staging_again(ncclsvc_session *s, struct peer *p, int32_t number);
 
 /* ---- peer_memory.c ---- */
 

@@ -38,7 +38,7 @@ static CUresult controls_map(struct peer *p, int fd, unsigned nranks)
 	void *at = MAP_FAILED;
 	if (svc_memfd_trusted(fd, bytes, text))
 		at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
+	p->controls_fd = fd; /* peer_free closes it */
 	if (at == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult e = c->cuda->cuMemHostRegister(
@@ -162,6 +162,8 @@ void peer_free(struct peer *p)
 	}
 	if (p->controls)
 		munmap(p->controls, p->controls_bytes);
+	if (p->controls_fd >= 0)
+		close(p->controls_fd);
 	pthread_cond_destroy(&p->turned);
 	free(p);
 }

@@ -4,6 +4,7 @@
  * free again when the memory is gone and no task uses it. */
 #include <stdlib.h>
 
+#include "base/deadline_clock.h"
 #include "base/error.h"
 #include "core/call.h"
 #include "core/comm_handle.h"
@@ -105,6 +106,45 @@ ncclsvc_result shares_prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 			ops[i].regions.shares[k] = share_of(s, ops[i].comm->peer, ops[i].comm,
 							    ops[i].regions.entries[k]);
 	return r;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	const struct svc_share *x = a, *y = b;
+	return (x->number > y->number) - (x->number < y->number);
+}
+
+static ncclsvc_result say(ncclsvc_session *s, const struct svc_share *share)
+{
+	struct call call = {0};
+	return call_run(s, &call, SVC_SHARE, share, -1, deadline_in(REQUEST_MS));
+}
+
+ncclsvc_result shares_again(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	const struct peer *p = comm->peer;
+	const struct device_region *regions = s->gpu->regions;
+	struct svc_share *shares = p->nshares ? calloc(DEVICE_REGIONS, sizeof(*shares)) : NULL;
+	ncclsvc_result r = NCCLSVC_OK;
+	unsigned n = 0;
+	if (!p->nshares)
+		return NCCLSVC_OK;
+	if (!shares)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	for (unsigned i = 0; i < DEVICE_REGIONS; i++)
+		if (p->shares[i] && regions[i].id)
+			shares[n++] = (struct svc_share){.comm = comm->handle,
+							 .region = regions[i].id,
+							 .slot = i | SVC_SHARE_AGAIN,
+							 .number = p->shares[i]};
+	qsort(shares, n, sizeof(*shares), by_number);
+	for (unsigned i = 0; !r && i < n; i++)
+		r = say(s, &shares[i]);
+	free(shares);
+	return r ? r
+		 : say(s, &(struct svc_share){.comm = comm->handle,
+					      .slot = SVC_SHARE_AGAIN,
+					      .number = p->nshares});
 }
 
 void shares_end(struct gpu *g, struct peer *p)

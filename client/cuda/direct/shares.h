@@ -16,6 +16,9 @@ struct peer;
  * yields. */
 ncclsvc_result shares_prepare(ncclsvc_session *s, struct op *ops, unsigned n, uint64_t *since,
 			      bool *finished);
+/* After a restart of the daemon: says again what the rank shares, so that the others' imports stay
+ * valid. Locked; yields. */
+ncclsvc_result shares_again(ncclsvc_session *s, const ncclsvc_comm *comm);
 /* The epoch is over. Locked. */
 void shares_end(struct gpu *g, struct peer *p);
 
@@ -24,6 +27,9 @@ void shares_end(struct gpu *g, struct peer *p);
 /* The member's kernels are open: maps what others share, in the background. If that is not
  * possible, large collectives go through staging memory. Yields; not locked. */
 void imports_begin(ncclsvc_session *s, struct peer *p);
+/* After a restart of the daemon: the log begins anew, with what the others say again. Locked;
+ * yields. */
+void imports_again(ncclsvc_session *s, struct peer *p);
 /* Lets go of the member's imports, in the background: the driver may wait for other kernels. */
 void imports_discard(struct peer *p);
 /* When the session closes, and its kernels have ended or are aborted. Waits for the thread, for a

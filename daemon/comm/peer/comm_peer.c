@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "account/account.h"
@@ -73,8 +74,19 @@ static void give_shares(struct account *a, int32_t device, uint64_t bytes)
 	account_give(a, SHARE_REGION_BYTES, bytes);
 }
 
+static void drop_fd(struct account *a, int *fd)
+{
+	if (*fd < 0)
+		return;
+	account_close(a, fd, 1);
+	account_give(a, SHARE_FDS, 1);
+	*fd = -1;
+}
+
 void peer_staging_drop(struct member *member)
 {
+	if (member->session)
+		drop_fd(member->session->account, &member->controls_fd);
 	if (member->staging_fd < 0)
 		return;
 	give_shares(member->session->account, member->staging_device, member->staging_bytes);
@@ -101,6 +113,55 @@ void peer_staging_take(struct member *member, uint32_t region, uint8_t blocks)
 	member->staging_fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
 	if (member->staging_fd < 0)
 		give_shares(c->account, r->device, r->bytes);
+}
+
+/* ---- Control blocks of an epoch that is continued ---- */
+
+void peer_controls_note(struct session *c, uint32_t request_id, int fd)
+{
+	char text[SVC_TEXT_BYTES];
+	peer_controls_forget(c);
+	if (!account_take(c->account, SHARE_FDS, 1, text)) {
+		session_error(c, SVC_CONTROLS, request_id, NCCLSVC_LIMIT, "%s", text);
+		return;
+	}
+	c->next_controls = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (c->next_controls >= 0) {
+		session_reply(c, SVC_CONTROLS, request_id, NULL, 0, NULL, 0);
+		return;
+	}
+	account_give(c->account, SHARE_FDS, 1);
+	session_error(c, SVC_CONTROLS, request_id, NCCLSVC_NO_MEMORY,
+		      "the daemon has run out of file descriptors");
+}
+
+void peer_controls_forget(struct session *c)
+{
+	drop_fd(c->account, &c->next_controls);
+}
+
+bool peer_controls_fit(const struct communicator *m, const struct session *c)
+{
+	char text[SVC_TEXT_BYTES];
+	struct stat own, other;
+	const uint64_t bytes = (uint64_t)m->nranks * PEER_CONTROL_BYTES;
+	if (c->next_controls < 0 || m->nranks > PEER_RANKS ||
+	    !svc_memfd_trusted(c->next_controls, bytes, text) || fstat(c->next_controls, &own))
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const int fd = m->members[k].controls_fd;
+		if (fd >= 0 &&
+		    (fstat(fd, &other) || own.st_dev != other.st_dev || own.st_ino != other.st_ino))
+			return false;
+	}
+	return true;
+}
+
+void peer_controls_take(struct member *member)
+{
+	drop_fd(member->session->account, &member->controls_fd);
+	member->controls_fd = member->session->next_controls;
+	member->session->next_controls = -1;
 }
 
 /* ---- Control blocks ---- */
@@ -173,10 +234,13 @@ bool peer_is_possible(const struct communicator *m)
 	return true;
 }
 
-static bool controls_make(struct peer_epoch *p, uint32_t nranks)
+/* Members that continue an epoch have brought its control blocks: all the same ones. */
+static bool controls_open(struct peer_epoch *p, const struct communicator *m)
 {
-	p->bytes = (size_t)nranks * PEER_CONTROL_BYTES;
-	p->fd = svc_memfd_create("ncclsvc-peer", p->bytes, true);
+	const int before = m->members[0].controls_fd;
+	p->bytes = (size_t)m->nranks * PEER_CONTROL_BYTES;
+	p->fd = before >= 0 ? fcntl(before, F_DUPFD_CLOEXEC, 0)
+			    : svc_memfd_create("ncclsvc-peer", p->bytes, true);
 	if (p->fd < 0)
 		return false;
 	p->base = mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p->fd, 0);
@@ -223,7 +287,7 @@ static bool controls_begin(struct communicator *m)
 	}
 	m->peer = calloc(1, sizeof(*m->peer));
 	if (m->peer && !deadlines_add(&m->comms->looks, &m->peer->look, clock_now())) {
-		if (controls_make(m->peer, m->nranks))
+		if (controls_open(m->peer, m))
 			return true;
 		deadlines_remove(&m->comms->looks, &m->peer->look);
 	}
@@ -265,6 +329,10 @@ void peer_begin(struct communicator *m)
 	}
 	struct shared_gpu shared;
 	const bool kernels_only = comm_needs_kernels(m, &shared);
+	if (m->members[0].controls_fd >= 0) {
+		m->peer->heartbeat = atomic_load(&peer_control_of(m->peer->base, 0)->heartbeat);
+		shares_begin_again(&m->peer->shares, m->nranks);
+	}
 	m->peer->blocks = fewest_blocks(m);
 	m->peer->copy_engines = all_have_copy_slots(m) && !comm_shared_gpu(m, &shared);
 	for (uint32_t k = 0; k < m->nranks; k++) {
@@ -276,7 +344,9 @@ void peer_begin(struct communicator *m)
 		control->staging_bytes = m->members[k].staging_bytes;
 		control->blocks = m->peer->blocks;
 		control->copy_engines = m->peer->copy_engines;
+		atomic_store(&control->shares, 0);
 		staging_keep(m, k);
+		drop_fd(m->members[k].session->account, &m->members[k].controls_fd);
 	}
 	const struct peer_limit limit = peer_limit_of(m);
 	comm_shared_gpu_log(m);
@@ -292,10 +362,14 @@ void peer_end(struct communicator *m)
 	struct peer_epoch *p = m->peer;
 	if (!p)
 		return;
+	/* Its kernels go on until the members continue it with the next daemon. */
+	const bool survives = m->lineage && m->comms->loop->closing;
 	deadlines_remove(&m->comms->looks, &p->look);
 	shares_end(m);
 	for (uint32_t k = 0; k < m->nranks; k++) {
-		atomic_store_explicit(&peer_control_of(p->base, k)->abort, 1, memory_order_release);
+		if (!survives)
+			atomic_store_explicit(&peer_control_of(p->base, k)->abort, 1,
+					      memory_order_release);
 		staging_let_go(m, k);
 	}
 	munmap(p->base, p->bytes);

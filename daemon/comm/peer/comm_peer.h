@@ -77,7 +77,17 @@ bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t request_id, 
 /* The member holds the region's memory from now on, whatever happens to the region, and then the
  * epoch does. If no descriptor is available, the member goes without. */
 void peer_staging_take(struct member *member, uint32_t region, uint8_t blocks);
+/* Also drops its control blocks. */
 void peer_staging_drop(struct member *member);
+
+/* Handles CONTROLS, and forgets what it has brought. */
+void peer_controls_note(struct session *c, uint32_t request_id, int fd);
+void peer_controls_forget(struct session *c);
+/* Are they control blocks for the communicator, and the same ones that other members have brought
+ * with their JOINs? */
+bool peer_controls_fit(const struct communicator *m, const struct session *c);
+/* The member's JOIN, which has staging memory, continues their epoch. */
+void peer_controls_take(struct member *member);
 
 /* Can each member's GPU access the others' memory? False: `from` cannot access that of `to`. */
 bool peer_all_reach(const struct communicator *m, int32_t *from, int32_t *to);

@@ -129,25 +129,28 @@ static bool log_reserve(const struct communicator *m, struct peer_shares *l)
 }
 
 /* There is room (log_reserve). */
-static void append(struct shared *share, uint32_t what)
+static void append_entry(const struct communicator *m, const struct share_entry *entry)
 {
-	const struct communicator *m = share->comm;
 	struct peer_shares *l = &m->peer->shares;
-	share->position = l->end++;
-	l->ranks[share->rank].entries++;
-	*entry_at(l, share->position) = (struct share_entry){
-		.what = what,
-		.rank = share->rank,
-		.slot = share->slot,
-		.number = share->number,
-		.share = share,
-	};
+	*entry_at(l, l->end++) = *entry;
+	l->ranks[entry->rank].entries++;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		atomic_store_explicit(&peer_control_of(m->peer->base, k)->shares, l->end,
 				      memory_order_release);
-		if (k != share->rank && takes_part(m, k))
+		if (k != entry->rank && takes_part(m, k))
 			ring(m->members[k].session);
 	}
+}
+
+/* There is room (log_reserve). */
+static void append(struct shared *share, uint32_t what)
+{
+	share->position = share->comm->peer->shares.end;
+	append_entry(share->comm, &(struct share_entry){.what = what,
+							.rank = share->rank,
+							.slot = share->slot,
+							.number = share->number,
+							.share = share});
 }
 
 /* ---- Shares ---- */
@@ -369,7 +372,7 @@ static bool may_share(struct session *c, uint32_t request_id, const struct mappi
 			      "slot %u is in use, or not less than %d", r->slot, SVC_SHARE_SLOTS);
 		return false;
 	}
-	if (r->number != rank->number + 1) {
+	if (rank->again ? r->number <= rank->number : r->number != rank->number + 1) {
 		session_error(c, SVC_SHARE, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "this member's next share has the number %u, not %u",
 			      rank->number + 1, r->number);
@@ -427,15 +430,54 @@ static bool add(struct communicator *m, uint32_t rank, struct session *c, const 
 	return true;
 }
 
-void shares_add(struct session *c, uint32_t request_id, const struct svc_share *r)
+/* The member has said again what it shares, and how many shares it has had. */
+static bool count(struct communicator *m, uint32_t rank, uint32_t number)
 {
-	uint32_t rank;
-	struct communicator *m = epoch_of(c, SVC_SHARE, request_id, r->comm, &rank);
-	const struct mapping *region =
-		m ? region_of(c, request_id, r->region, m->members[rank].device) : NULL;
-	if (!region || !may_share(c, request_id, region, &m->peer->shares.ranks[rank], r))
+	struct peer_shares *l = &m->peer->shares;
+	if (!log_reserve(m, l))
+		return false;
+	l->ranks[rank].number = number;
+	append_entry(
+		m, &(struct share_entry){.what = SVC_SHARED_COUNT, .rank = rank, .number = number});
+	return true;
+}
+
+void shares_begin_again(struct peer_shares *l, uint32_t nranks)
+{
+	for (uint32_t k = 0; k < nranks; k++)
+		l->ranks[k].again = true;
+}
+
+/* Region 0, which does not exist, is the end of what a member says again. False: an error was
+ * sent. */
+static bool may_say_again(struct session *c, uint32_t request_id, const struct share_rank *rank,
+			  bool again, const struct svc_share *r)
+{
+	if (again ? rank->again && (r->region || (!r->slot && r->number >= rank->number))
+		  : r->region != 0)
+		return true;
+	session_error(c, SVC_SHARE, request_id, NCCLSVC_INVALID_ARGUMENT,
+		      "there is no region 0, or this member does not say again what it shares");
+	return false;
+}
+
+void shares_add(struct session *c, uint32_t request_id, const struct svc_share *request)
+{
+	uint32_t k;
+	struct svc_share own = *request;
+	const struct svc_share *r = &own;
+	const bool again = own.slot & SVC_SHARE_AGAIN;
+	own.slot &= ~SVC_SHARE_AGAIN;
+	struct communicator *m = epoch_of(c, SVC_SHARE, request_id, r->comm, &k);
+	struct share_rank *rank = m ? &m->peer->shares.ranks[k] : NULL;
+	if (!rank || !may_say_again(c, request_id, rank, again, r))
 		return;
-	if (add(m, rank, c, r))
+	rank->again = again && r->region;
+	const struct mapping *region =
+		r->region ? region_of(c, request_id, r->region, m->members[k].device) : NULL;
+	if (r->region && (!region || !may_share(c, request_id, region, rank, r)))
+		return;
+	if (r->region ? add(m, k, c, r) : count(m, k, r->number))
 		session_reply(c, SVC_SHARE, request_id, NULL, 0, NULL, 0);
 	else
 		session_error(c, SVC_SHARE, request_id, NCCLSVC_NO_MEMORY,

@@ -18,7 +18,7 @@ struct mapping;
 struct shared;
 
 struct share_entry {
-	uint32_t what; /* SVC_SHARED_MAP or SVC_SHARED_DROP */
+	uint32_t what; /* SVC_SHARED_MAP, _DROP or _COUNT */
 	uint32_t rank, slot, number;
 	struct shared *share; /* of a MAP: NULL once it is dropped; of a DROP: NULL unless a
 				REGION_DEL waits for it */
@@ -26,6 +26,7 @@ struct share_entry {
 
 struct share_rank {
 	bool asked;	       /* the member reads the log */
+	bool again;	       /* it may say again what it has shared before a restart */
 	uint64_t position;     /* the member has passed the entries before it */
 	uint32_t number;       /* of its last share */
 	uint32_t entries;      /* of the rank, in the log */
@@ -40,6 +41,8 @@ struct peer_shares {
 	struct share_rank ranks[PEER_RANKS];
 };
 
+/* The epoch continues one: its members say again what they share. */
+void shares_begin_again(struct peer_shares *l, uint32_t nranks);
 /* A member has left: nothing waits for it. */
 void shares_left(struct communicator *m);
 /* The epoch has ended. */
