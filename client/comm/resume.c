@@ -40,6 +40,7 @@
 #define NAP_MS	    20
 #define SEND_MS	    5000
 #define STACK_BYTES (256 << 10)
+#define REATTACH_MS 10000 /* unless the program or the environment says otherwise */
 #define LEFT_KEPT   16
 
 /* ---- The unfinished tasks ---- */
@@ -147,6 +148,28 @@ static ncclsvc_result region_again(ncclsvc_session *s, uint32_t region, int fd, 
 	return r;
 }
 
+/* The communicator of a JOIN without an answer whose staging memory the next daemon lacks. */
+static const ncclsvc_comm *joining_comm(const ncclsvc_session *s, const struct call *c)
+{
+	const ncclsvc_comm *comm = c->opcode != SVC_JOIN ? NULL
+				   : c->arg		 ? c->arg
+							 : comm_by_key(s, c->comm_key);
+	const struct peer *p = comm ? comm->peer : NULL;
+	return p && p->own.region && p->own.generation != session_connections(s) ? comm : NULL;
+}
+
+static ncclsvc_result joinings_again(ncclsvc_session *s)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	for (const struct call *c = s->calls; !r && c;) {
+		const ncclsvc_comm *comm = joining_comm(s, c);
+		if (comm)
+			r = peer_staging_again(s, comm->peer, comm->daemon_device);
+		c = comm ? s->calls : c->next; /* it may have changed */
+	}
+	return r;
+}
+
 /* Nothing is added or removed while the session is away. */
 static ncclsvc_result memory_again(ncclsvc_session *s)
 {
@@ -163,7 +186,9 @@ static ncclsvc_result memory_again(ncclsvc_session *s)
 	}
 	if (!r && s->gpu)
 		r = devices_rematch(s);
-	return r || !s->gpu ? r : device_regions_again(s);
+	if (!r && s->gpu)
+		r = device_regions_again(s);
+	return r ? r : joinings_again(s);
 }
 
 /* ---- Submitting again ---- */
@@ -591,7 +616,7 @@ bool reattach_ms_of(int option, int *ms)
 {
 	const char *text = option ? NULL : getenv("NCCLSVC_REATTACH_MS");
 	char *end = NULL;
-	const long from_text = text ? strtol(text, &end, 10) : 0;
+	const long from_text = text ? strtol(text, &end, 10) : REATTACH_MS;
 	*ms = option ? option : (int)from_text;
 	return option <= REATTACH_MS_MAX &&
 	       (!text || (!*end && from_text >= 0 && from_text <= REATTACH_MS_MAX));

@@ -78,6 +78,19 @@ static ncclsvc_result forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint
 	return first;
 }
 
+/* Waits for the daemon's successor. Memory that is freed before it comes is not registered with it.
+ * Locked; yields. */
+static ncclsvc_result await_daemon(ncclsvc_session *s, const void *ptr, uint64_t deadline)
+{
+	while (s->away && session_wait(s, deadline))
+		;
+	return s->away ? error_set(NCCLSVC_TIMEOUT,
+				   "the daemon is being restarted, and other processes may map the "
+				   "memory at %p until it is back",
+				   ptr)
+		       : NCCLSVC_OK;
+}
+
 ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *s, const void *ptr, int timeout_ms)
 {
 	ncclsvc_result r = NCCLSVC_OK;
@@ -86,9 +99,12 @@ ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *s, const void *ptr, int timeo
 	if (timeout_ms < 0 || timeout_ms > SVC_DEL_WAIT_MS)
 		return error_argument("ncclsvc_mem_forget: the timeout must be 0 to %d ms, not %d",
 				      SVC_DEL_WAIT_MS, timeout_ms);
+	const uint64_t deadline = deadline_in(timeout_ms);
 	session_lock(s);
 	if (s->gpu && s->gpu->nsorted && !session_check(s))
-		r = forget(s, s->gpu, (uintptr_t)ptr, deadline_in(timeout_ms));
+		r = await_daemon(s, ptr, deadline);
+	if (!r && s->gpu && s->gpu->nsorted && !session_check(s))
+		r = forget(s, s->gpu, (uintptr_t)ptr, deadline);
 	session_unlock(s);
 	return r;
 }
@@ -101,7 +117,7 @@ void ncclsvc_mem_sweep(ncclsvc_session *s)
 	session_lock(s);
 	struct gpu *g = s->gpu;
 	/* As in device_buffers_find_all; without a region there is no context. */
-	if (g && g->nsorted && !session_check(s) && !g->cuda->cuCtxGetCurrent(&now)) {
+	if (g && g->nsorted && !session_check(s) && !s->away && !g->cuda->cuCtxGetCurrent(&now)) {
 		ncclsvc_result r =
 			now ? NCCLSVC_OK : gpu_primary(g, g->regions[g->sorted[0]].device, &own);
 		if (!r && !cuda_push(g->cuda, own)) {

@@ -111,8 +111,8 @@ typedef struct ncclsvc_options {
 	 * buffers. */
 	ncclsvc_admit admit;
 	/* How long the session waits by itself for the next daemon when the daemon ends (see
-	 * libncclsvc(3)); set the same value for all ranks. 0: $NCCLSVC_REATTACH_MS, else it does
-	 * not wait; negative: it does not wait. At most 3600000. */
+	 * libncclsvc(3)); set the same value for all ranks. 0: $NCCLSVC_REATTACH_MS, else 10000;
+	 * negative: it does not wait. At most 3600000. */
 	int reattach_ms;
 } ncclsvc_options;
 

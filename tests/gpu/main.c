@@ -305,6 +305,7 @@ int main(int argc, char *argv[])
 	setup.seed = now_ns() % 1000000 + 1;
 	parse(argc, argv, &o);
 	setup.fake = getenv("NCCLSVC_FAKE_GPUS") != NULL;
+	setenv("NCCLSVC_REATTACH_MS", "0", 0); /* test_restarts.c sets it */
 	if (o.list) {
 		run_all(&o, &tally);
 		return 0;

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "dropin_calls.h"
 #include "graphs.h"
 #include "meeting.h"
 
@@ -208,13 +209,13 @@ static void start_again(struct daemon *d)
 	daemon_restart(d, "--device", "cuda", "--log-level", "debug", NULL);
 }
 
-static void run(int n, int restarts)
+static void run(client_main *main, int n, int restarts)
 {
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
 	share_state();
 	kernels_daemon_start(&d);
-	clients_start(ranks, n, &d, working_rank, NULL);
+	clients_start(ranks, n, &d, main, NULL);
 	hear_all(ranks, n, READY);
 	for (int i = 0; i < restarts; i++) {
 		stage("restart %d of %d", i + 1, restarts);
@@ -240,12 +241,65 @@ static int rounds(int all, int quick)
 
 static void test_work(void)
 {
-	run(2, rounds(20, 6));
+	run(working_rank, 2, rounds(20, 6));
 }
 
 static void test_work_4(void)
 {
-	run(4, rounds(12, 4));
+	run(working_rank, 4, rounds(12, 4));
+}
+
+/* ---- The drop-in ---- */
+
+static void dropin_sums(const struct client *c, CUdeviceptr p, ncclComm_t comm, CUstream stream,
+			uint32_t round, size_t words)
+{
+	const uint32_t n = (uint32_t)c->nranks;
+	ncclResult_t error;
+	gpu_fill(p, round + (uint32_t)c->rank + 1, words);
+	CHECK_NC(nc.ncclAllReduce(at(p), at(p), words, NCCLSVC_UINT32, NCCLSVC_SUM, comm, stream));
+	CHECK(gpu_stream_ends(stream, WAIT_MS));
+	CHECK_NC(nc.ncclCommGetAsyncError(comm, &error));
+	CHECK_NC(error);
+	gpu_check(p, n * round + n * (n + 1) / 2, words, "the sum");
+}
+
+/* True: a rank was told to stop. */
+static bool dropin_agrees(CUdeviceptr p, ncclComm_t comm, CUstream stream)
+{
+	uint32_t stop = (uint32_t)shared_state->stop;
+	gpu_put(p, &stop, sizeof(stop));
+	CHECK_NC(nc.ncclAllReduce(at(p), at(p), 1, NCCLSVC_UINT32, NCCLSVC_MAX, comm, stream));
+	CHECK(gpu_stream_ends(stream, WAIT_MS));
+	gpu_get(&stop, p, sizeof(stop));
+	return stop;
+}
+
+static void dropin_rank(struct client *c)
+{
+	gpu_use(c->rank);
+	ncclComm_t comm = dropin_join(c), part;
+	CUstream stream = gpu_stream();
+	CUdeviceptr p, fresh;
+	CHECK_NC(nc.ncclCommSplit(comm, 0, -c->rank, &part, NULL));
+	CHECK_CU(cu.cuMemAlloc(&p, LARGE_BYTES));
+	say(c, READY);
+	for (uint32_t round = 0; !dropin_agrees(p, comm, stream); round++) {
+		stage("iteration %u", round);
+		dropin_sums(c, p, comm, stream, round, SMALL);
+		dropin_sums(c, p, part, stream, round, WORDS);
+		CHECK_CU(cu.cuMemAlloc(&fresh, LARGE_BYTES));
+		dropin_sums(c, fresh, comm, stream, round, WORDS);
+		CHECK_EQ(nc.cuMemFree(fresh), 0);
+		shared_state->iterations[c->rank]++;
+	}
+	CHECK_NC(nc.ncclCommDestroy(part));
+	CHECK_NC(nc.ncclCommDestroy(comm));
+}
+
+static void test_dropin(void)
+{
+	run(dropin_rank, 2, rounds(20, 4));
 }
 
 /* ---- What cannot be continued ---- */
@@ -438,6 +492,7 @@ static void test_lost(void)
 
 const struct gpu_test restart_tests[] = {
 	{"restarts/work", test_work, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"restarts/dropin", test_dropin, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/nccl", test_nccl, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/death", test_death, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/later", test_later, 2, 60, TEST_QUICK | TEST_ONE_NODE},

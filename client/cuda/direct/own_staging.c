@@ -94,6 +94,10 @@ ncclsvc_result peer_staging_again(ncclsvc_session *s, struct peer *p, int32_t nu
 	relaxed_end(p->capture->cuda, mode);
 	if (e)
 		return cuda_error(p->capture->cuda, e, "cannot export staging memory");
+	if (p->own.region)
+		call_forget(s, SVC_RESUME,
+			    &(struct svc_resume){.kind = SVC_RESUME_REGION,
+						 .number = p->own.region});
 	const ncclsvc_result r = introduce(s, p, number, fd);
 	close(fd);
 	return r;

@@ -141,7 +141,7 @@ void peer_modules_unload(struct gpu *g);
 
 /* Makes the member's staging memory, clears it, and hands it to the daemon. Not locked; yields. */
 bool peer_staging_make(ncclsvc_session *s, struct peer *p, int32_t number, bool copy_engines);
-/* Hands it to the next daemon. Locked; yields. */
+/* Hands it to the next daemon, under the number that a JOIN under way names. Locked; yields. */
 ncclsvc_result peer_staging_again(ncclsvc_session *s, struct peer *p, int32_t number);
 
 /* ---- peer_memory.c ---- */

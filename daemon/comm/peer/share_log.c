@@ -448,16 +448,15 @@ void shares_begin_again(struct peer_shares *l, uint32_t nranks)
 		l->ranks[k].again = true;
 }
 
-/* Region 0, which does not exist, is the end of what a member says again. False: an error was
- * sent. */
+/* False: an error was sent. */
 static bool may_say_again(struct session *c, uint32_t request_id, const struct share_rank *rank,
-			  bool again, const struct svc_share *r)
+			  const struct svc_share *r)
 {
-	if (again ? rank->again && (r->region || (!r->slot && r->number >= rank->number))
-		  : r->region != 0)
+	if (rank->again && (r->region || (!r->slot && r->number >= rank->number)))
 		return true;
 	session_error(c, SVC_SHARE, request_id, NCCLSVC_INVALID_ARGUMENT,
-		      "there is no region 0, or this member does not say again what it shares");
+		      "the epoch continues none, this member has new shares already, or the "
+		      "number is too low");
 	return false;
 }
 
@@ -466,18 +465,18 @@ void shares_add(struct session *c, uint32_t request_id, const struct svc_share *
 	uint32_t k;
 	struct svc_share own = *request;
 	const struct svc_share *r = &own;
-	const bool again = own.slot & SVC_SHARE_AGAIN;
+	const bool again = own.slot & SVC_SHARE_AGAIN, counts = again && !own.region;
 	own.slot &= ~SVC_SHARE_AGAIN;
 	struct communicator *m = epoch_of(c, SVC_SHARE, request_id, r->comm, &k);
 	struct share_rank *rank = m ? &m->peer->shares.ranks[k] : NULL;
-	if (!rank || !may_say_again(c, request_id, rank, again, r))
+	if (!rank || (again && !may_say_again(c, request_id, rank, r)))
 		return;
-	rank->again = again && r->region;
+	rank->again = again && !counts;
 	const struct mapping *region =
-		r->region ? region_of(c, request_id, r->region, m->members[k].device) : NULL;
-	if (r->region && (!region || !may_share(c, request_id, region, rank, r)))
+		counts ? NULL : region_of(c, request_id, r->region, m->members[k].device);
+	if (!counts && (!region || !may_share(c, request_id, region, rank, r)))
 		return;
-	if (r->region ? add(m, k, c, r) : count(m, k, r->number))
+	if (counts ? count(m, k, r->number) : add(m, k, c, r))
 		session_reply(c, SVC_SHARE, request_id, NULL, 0, NULL, 0);
 	else
 		session_error(c, SVC_SHARE, request_id, NCCLSVC_NO_MEMORY,
