@@ -244,7 +244,7 @@ static void bad_shares(struct shares *s)
 	q = r, q.region = peer_lend(raw, 1, 2 * MIB);
 	share_refused(s, q, NCCLSVC_INVALID_ARGUMENT, "not memory of device 0");
 	for (uint32_t i = 0; i < 2; i++) {
-		q = r, q.slot = (uint32_t[]){SVC_SHARE_SLOTS, UINT32_MAX}[i];
+		q = r, q.slot = (uint32_t[]){SVC_SHARE_SLOTS, INT32_MAX}[i];
 		share_refused(s, q, NCCLSVC_INVALID_ARGUMENT, "slot");
 	}
 	for (uint32_t i = 0; i < 3; i++) {

@@ -62,6 +62,7 @@ class Array:
 
     def write(self, values):
         self.cuda("cuMemcpyHtoD_v2", c_uint64(self.address), (ctypes.c_float * self.n)(*values), c_size_t(4 * self.n))
+        self.cuda("cuCtxSynchronize")  # such a copy from pageable memory may return before it has arrived
 
     def read(self):
         values = (ctypes.c_float * self.n)()
