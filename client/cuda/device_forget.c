@@ -21,7 +21,7 @@ static struct device_region *wait_for_tasks(ncclsvc_session *s, const struct gpu
 		tasks_ask(s);
 		struct device_region *r = device_region_find(g, p);
 		r = r ? ranges_outermost(g, r) : NULL;
-		if (!r || r->lent || (!r->busy && !r->pins) || now_ns() >= deadline)
+		if (!r || (!r->busy && !r->pins) || now_ns() >= deadline)
 			return r;
 		session_unlock(s);
 		nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
@@ -42,7 +42,7 @@ static ncclsvc_result forget_one(ncclsvc_session *s, struct gpu *g, uint64_t p, 
 {
 	struct device_region *region = wait_for_tasks(s, g, p, deadline);
 	*more = false;
-	if (!region || region->lent)
+	if (!region)
 		return NCCLSVC_OK;
 	if (region->busy || region->pins)
 		return error_set(NCCLSVC_TIMEOUT, "pending tasks use the memory at %#llx",
@@ -66,8 +66,8 @@ static ncclsvc_result forget_one(ncclsvc_session *s, struct gpu *g, uint64_t p, 
 }
 
 /* Releases the ranges first: as long as other ranks or the worker map them, the memory is in use.
- * Locked; yields. */
-static ncclsvc_result forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint64_t deadline)
+ */
+ncclsvc_result device_forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint64_t deadline)
 {
 	ncclsvc_result first = NCCLSVC_OK;
 	bool more = true;
@@ -88,7 +88,7 @@ ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *s, const void *ptr, int timeo
 				      SVC_DEL_WAIT_MS, timeout_ms);
 	session_lock(s);
 	if (s->gpu && s->gpu->nsorted && !session_check(s))
-		r = forget(s, s->gpu, (uintptr_t)ptr, deadline_in(timeout_ms));
+		r = device_forget(s, s->gpu, (uintptr_t)ptr, deadline_in(timeout_ms));
 	session_unlock(s);
 	return r;
 }
