@@ -465,7 +465,7 @@ typedef struct ncclsvc_operation_info {
 typedef struct ncclsvc_region_info {
 	uint32_t session, region;
 	int32_t pid;
-	uint32_t kind; /* 0: memfd; of a GPU: 1: cuMemAlloc, 2: cuMemCreate, 3: lent, 4: a range */
+	uint32_t kind; /* 0: memfd; of a GPU: 1: cuMemAlloc, 2: cuMemCreate, 3: a range */
 	uint64_t bytes;
 	uint64_t age_ns;
 	int32_t device; /* -1: host */
@@ -542,8 +542,9 @@ typedef struct ncclsvc_device_info {
 	uint8_t uuid[16];
 	uint64_t memory_bytes;
 	uint64_t worker_bytes; /* used by the worker's start: context, NCCL */
-	uint64_t import_bytes, lent_bytes;
-	uint32_t imports, lent;
+	uint64_t import_bytes;
+	uint32_t imports;
+	uint32_t device_file;		      /* 1 + N, of /dev/nvidiaN; 0: unknown */
 	uint32_t nccl_comms, nccl_comms_idle; /* NCCL communicators, and those in the pool */
 	int32_t driver_version, nccl_version; /* 13000: 13.0; 22809: 2.28.9 */
 	uint32_t mps;			      /* ncclsvc_mps */

@@ -31,7 +31,6 @@ static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(CANCEL, svc_cancel, svc_cancel_reply, 0, 0),
 	SHAPE(REGION_CUDA, svc_region_cuda, svc_region_reply, 0, 0),
 	SHAPE(REGION_CUDA_FD, svc_region_cuda, svc_region_reply, 1, 0),
-	SHAPE(REGION_LEND, svc_region_lend, svc_region_lend_reply, 0, 1),
 	SHAPE(PLAN_COMMIT, svc_plan_commit, svc_plan_reply, 1, 0),
 	SHAPE(PLAN_DROP, svc_plan_drop, svc_empty, 0, 0),
 	SHAPE(WORLD, svc_world, svc_world_reply, 0, 0),

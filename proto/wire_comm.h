@@ -73,9 +73,9 @@ struct svc_join {
 	/* Bitmap of the daemon's devices whose memory this process cannot map, for example because
 	 * it lacks their device nodes. Their communicators have no kernels. */
 	uint16_t out_of_reach;
-	/* 0, or a lent region of the member's GPU, zeroed and at least PEER_STAGING bytes long
-	 * (abi/peer_abi.h). If all members have one, their kernels may use it. What it has beyond
-	 * that is for copy engines. */
+	/* 0, or a region of the member's GPU, from cuMemCreate, zeroed and at least PEER_STAGING
+	 * bytes long (abi/peer_abi.h). If all members have one, their kernels may use it. What it
+	 * has beyond that is for copy engines. */
 	uint32_t staging;
 	char label[NCCLSVC_NAME_BYTES]; /* the user's name (svc_label_ok) */
 };

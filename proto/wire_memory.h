@@ -31,8 +31,7 @@ enum svc_region_kind {
 	/* GPU memory: */
 	SVC_REGION_IPC = 1,	 /* from cuMemAlloc, by CUDA IPC handle */
 	SVC_REGION_VMM = 2,	 /* from cuMemCreate, by file descriptor */
-	SVC_REGION_LENT = 3,	 /* owned by the daemon */
-	SVC_REGION_MAPPINGS = 4, /* several cuMemCreate mappings, contiguous */
+	SVC_REGION_MAPPINGS = 3, /* several cuMemCreate mappings, contiguous */
 };
 
 struct svc_region_add {
@@ -56,20 +55,6 @@ struct svc_region_cuda {
 	int32_t device;	    /* the daemon's, as SVC_LIST_DEVICES numbers them */
 	uint32_t reserved;
 	uint8_t handle[64];
-};
-
-/* Borrows memory from the daemon. The reply brings one fd, to be imported as cuMemCreate memory. It
- * is returned by SVC_REGION_DEL, or when the session ends. */
-struct svc_region_lend {
-	uint64_t bytes;
-	int32_t device;
-	uint32_t reserved;
-};
-
-struct svc_region_lend_reply {
-	uint32_t region;
-	uint32_t reserved;
-	uint64_t bytes; /* rounded up: the size to map */
 };
 
 /* Combines several regions of one device into one, mapped contiguously in the order of parts, for

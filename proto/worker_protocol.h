@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages between the supervisor and a worker over their socketpair: one datagram, one struct, at
  * most one fd. An answer has the kind and key of its request. Answers come in the order of
- * requests, except for requests whose turn comes in the queue, LEND and RANGE. */
+ * requests, except for requests whose turn comes in the queue, and RANGE. */
 #ifndef WORKER_PROTOCOL_H
 #define WORKER_PROTOCOL_H
 
@@ -28,7 +28,6 @@ enum worker_kind {
 	WORKER_SESSION,	      /* fd: the session memory. Answered */
 	WORKER_SESSION_CLOSE, /* the session memory is no longer in use */
 	WORKER_IMPORT,	      /* region, fd if VMM; answered with the address */
-	WORKER_LEND,	      /* region.bytes, within_ns; answered with the address, bytes, an fd */
 	WORKER_RANGE_PARTS,   /* range: more parts of the next range */
 	WORKER_RANGE,	      /* region.bytes; answered with the address */
 	WORKER_REGION_CLOSE,  /* region; with within_ns, answered when it is released, or with
@@ -60,6 +59,7 @@ struct worker_message {
 			uint32_t mps;
 			uint32_t reach; /* from the probe: bitmap of the GPUs, in its numbering,
 					   whose memory this one can access */
+			uint32_t device_file; /* from the probe: as in ncclsvc_device_info */
 			char name[NCCLSVC_NAME_BYTES];
 		} device;
 		struct {

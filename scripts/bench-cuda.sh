@@ -125,10 +125,9 @@ bench_cuda() {
 	for op in all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv barrier; do
 		row '' "$op" -b 8 -e "$top" -f 512 --rounds 3 --time-cap 0.1
 	done
-	table 'AllReduce, `--sync each`' memory
-	row own all_reduce --sync each -b 8 -e "$(at_most 32K)" -f 8 -n 200 "${rounds[@]}"
-	row own all_reduce --sync each -b "$(at_most 1M)" -e "$(at_most 16M)" -f 16 -n 200 "${rounds[@]}"
-	row lent all_reduce --sync each --memory lent -b 8 -e "$(at_most 32K)" -f 8 -n 200 "${rounds[@]}"
+	table 'AllReduce, `--sync each`' operation
+	row '' all_reduce --sync each -b 8 -e "$(at_most 32K)" -f 8 -n 200 "${rounds[@]}"
+	row '' all_reduce --sync each -b "$(at_most 1M)" -e "$(at_most 16M)" -f 16 -n 200 "${rounds[@]}"
 	table 'A short kernel before each operation: `--kernel`' operation
 	row '' all_reduce -b 8 -e "$(at_most 256K)" -f 8 -n 200 --kernel "${rounds[@]}"
 	table '50 operations in a CUDA graph, a short kernel before each: `--graph 50 --kernel -n 1000`' operation

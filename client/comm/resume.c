@@ -155,7 +155,7 @@ static const ncclsvc_comm *joining_comm(const ncclsvc_session *s, const struct c
 				   : c->arg		 ? c->arg
 							 : comm_by_key(s, c->comm_key);
 	const struct peer *p = comm ? comm->peer : NULL;
-	return p && p->own.region && p->own.generation != session_connections(s) ? comm : NULL;
+	return p && p->own_region && p->own_generation != session_connections(s) ? comm : NULL;
 }
 
 static ncclsvc_result joinings_again(ncclsvc_session *s)

@@ -65,7 +65,6 @@ static void give_back(ncclsvc_session *s, const struct svc_header *h, const void
 	case SVC_REGION_CUDA:
 	case SVC_REGION_CUDA_FD:
 	case SVC_REGION_RANGE:
-	case SVC_REGION_LEND: /* its reply starts like the others */
 		memcpy(&added, body, sizeof(added));
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = added.region});
 		break;

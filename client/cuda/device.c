@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "core/comm_handle.h"
@@ -106,6 +107,45 @@ ncclsvc_result device_match(ncclsvc_session *s, int device, int32_t *number)
 		r = match(list, n, &uuid, device, number);
 	ncclsvc_list_free(list);
 	return r;
+}
+
+static bool is_visible(const uint8_t uuid[16])
+{
+	const struct cuda *cuda = cuda_open();
+	int n = 0;
+	CUdevice cu;
+	CUuuid own;
+	if (!cuda || cuda->cuDeviceGetCount(&n))
+		return false;
+	for (int i = 0; i < n; i++)
+		if (!cuda->cuDeviceGet(&cu, i) && !cuda->cuDeviceGetUuid(&own, cu) &&
+		    !memcmp(own.bytes, uuid, sizeof(own.bytes)))
+			return true;
+	return false;
+}
+
+/* The driver maps a GPU's memory only in processes that may open its device file. A GPU that only
+ * CUDA_VISIBLE_DEVICES hides has one. */
+static bool may_open(uint32_t device_file)
+{
+	char path[32];
+	snprintf(path, sizeof(path), "/dev/nvidia%u", device_file - 1);
+	return !device_file || !access(path, R_OK | W_OK);
+}
+
+uint16_t devices_out_of_reach(ncclsvc_session *s)
+{
+	ncclsvc_device_info *list = NULL;
+	size_t n = 0;
+	uint16_t out = 0;
+	if (ncclsvc_list_devices(s, &list, &n))
+		return 0;
+	for (size_t i = 0; i < n; i++)
+		if (list[i].device >= 0 && list[i].device < 16 && !is_visible(list[i].uuid) &&
+		    !may_open(list[i].device_file))
+			out |= (uint16_t)(1u << list[i].device);
+	ncclsvc_list_free(list);
+	return out;
 }
 
 ncclsvc_result gpu_usable(ncclsvc_session *s)

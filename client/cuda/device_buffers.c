@@ -139,11 +139,6 @@ static ncclsvc_result locate(ncclsvc_session *s, struct gpu *g, const struct buf
 	if (b->bytes > r->bytes - (b->at - r->base))
 		return r->mapping ? range_locate(s, g, b, since, found, yielded)
 				  : device_too_long(b, r);
-	if (!r->id)
-		return error_set(NCCLSVC_NOT_FOUND,
-				 "%s: %s at %#llx was lent by a daemon that is gone: free it and "
-				 "allocate it again",
-				 svc_op_name(b->op->record.op), b->name, (unsigned long long)b->at);
 	*found = r;
 	return NCCLSVC_OK;
 }

@@ -21,7 +21,7 @@ static struct device_region *wait_for_tasks(ncclsvc_session *s, const struct gpu
 		tasks_ask(s);
 		struct device_region *r = device_region_find(g, p);
 		r = r ? ranges_outermost(g, r) : NULL;
-		if (!r || r->lent || (!r->busy && !r->pins) || now_ns() >= deadline)
+		if (!r || (!r->busy && !r->pins) || now_ns() >= deadline)
 			return r;
 		session_unlock(s);
 		nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
@@ -42,7 +42,7 @@ static ncclsvc_result forget_one(ncclsvc_session *s, struct gpu *g, uint64_t p, 
 {
 	struct device_region *region = wait_for_tasks(s, g, p, deadline);
 	*more = false;
-	if (!region || region->lent)
+	if (!region)
 		return NCCLSVC_OK;
 	if (region->busy || region->pins)
 		return error_set(NCCLSVC_TIMEOUT, "pending tasks use the memory at %#llx",
@@ -65,30 +65,30 @@ static ncclsvc_result forget_one(ncclsvc_session *s, struct gpu *g, uint64_t p, 
 	return r;
 }
 
-/* Releases the ranges first: as long as other ranks or the worker map them, the memory is in use.
- * Locked; yields. */
-static ncclsvc_result forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint64_t deadline)
-{
-	ncclsvc_result first = NCCLSVC_OK;
-	bool more = true;
-	while (more) {
-		const ncclsvc_result r = forget_one(s, g, p, deadline, &more);
-		first = first ? first : r;
-	}
-	return first;
-}
-
 /* Waits for the daemon's successor. Memory that is freed before it comes is not registered with it.
  * Locked; yields. */
-static ncclsvc_result await_daemon(ncclsvc_session *s, const void *ptr, uint64_t deadline)
+static ncclsvc_result await_daemon(ncclsvc_session *s, uint64_t p, uint64_t deadline)
 {
 	while (s->away && session_wait(s, deadline))
 		;
 	return s->away ? error_set(NCCLSVC_TIMEOUT,
 				   "the daemon is being restarted, and other processes may map the "
-				   "memory at %p until it is back",
-				   ptr)
+				   "memory at %#llx until it is back",
+				   (unsigned long long)p)
 		       : NCCLSVC_OK;
+}
+
+/* Releases the ranges first: as long as other ranks or the worker map them, the memory is in use.
+ */
+ncclsvc_result device_forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint64_t deadline)
+{
+	ncclsvc_result first = await_daemon(s, p, deadline);
+	bool more = !first;
+	while (more) {
+		const ncclsvc_result r = forget_one(s, g, p, deadline, &more);
+		first = first ? first : r;
+	}
+	return first;
 }
 
 ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *s, const void *ptr, int timeout_ms)
@@ -99,12 +99,9 @@ ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *s, const void *ptr, int timeo
 	if (timeout_ms < 0 || timeout_ms > SVC_DEL_WAIT_MS)
 		return error_argument("ncclsvc_mem_forget: the timeout must be 0 to %d ms, not %d",
 				      SVC_DEL_WAIT_MS, timeout_ms);
-	const uint64_t deadline = deadline_in(timeout_ms);
 	session_lock(s);
 	if (s->gpu && s->gpu->nsorted && !session_check(s))
-		r = await_daemon(s, ptr, deadline);
-	if (!r && s->gpu && s->gpu->nsorted && !session_check(s))
-		r = forget(s, s->gpu, (uintptr_t)ptr, deadline);
+		r = device_forget(s, s->gpu, (uintptr_t)ptr, deadline_in(timeout_ms));
 	session_unlock(s);
 	return r;
 }

@@ -121,10 +121,9 @@ void device_region_drop(ncclsvc_session *s, struct gpu *g, struct device_region 
 bool device_region_alive(const struct gpu *g, const struct device_region *r, uint64_t p)
 {
 	uint64_t id = 0;
-	return r->lent ||
-	       (r->restores == g->restores &&
-		!g->cuda->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p) &&
-		id == r->buffer);
+	return r->restores == g->restores &&
+	       !g->cuda->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p) &&
+	       id == r->buffer;
 }
 
 void device_regions_sweep(ncclsvc_session *s, struct gpu *g)
@@ -144,8 +143,8 @@ static struct device_region *free_entry(ncclsvc_session *s, struct gpu *g, uint6
 		struct device_region *r = &g->regions[i];
 		if (!r->bytes)
 			return r;
-		if (!r->busy && !r->lent && !r->gone && !r->pins && !r->shares &&
-		    r->clock < since && (!oldest || r->clock < oldest->clock) && !ranges_hold(g, r))
+		if (!r->busy && !r->gone && !r->pins && !r->shares && r->clock < since &&
+		    (!oldest || r->clock < oldest->clock) && !ranges_hold(g, r))
 			oldest = r;
 	}
 	if (oldest)
@@ -217,19 +216,12 @@ void device_unpin(ncclsvc_session *s, uint64_t task)
 
 void device_regions_forget(ncclsvc_session *s, struct gpu *g)
 {
-	for (unsigned i = 0; i < DEVICE_REGIONS; i++)
+	for (unsigned i = 0; i < DEVICE_REGIONS; i++) {
 		drop_shares(s, &g->regions[i]);
+		free(g->regions[i].parts);
+	}
+	memset(g->regions, 0, DEVICE_REGIONS * sizeof(*g->regions));
 	memset(g->pins, 0, s->tasks.entries * sizeof(*g->pins));
 	g->nsorted = 0;
 	g->ranges = NULL;
-	for (unsigned i = 0; i < DEVICE_REGIONS; i++) {
-		struct device_region *r = &g->regions[i];
-		if (!r->lent) {
-			free(r->parts);
-			*r = (struct device_region){0};
-			continue;
-		}
-		r->id = 0;
-		sort_in(g, r);
-	}
 }

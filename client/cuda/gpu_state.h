@@ -51,8 +51,7 @@ struct device_region {
 	uint32_t pins;	 /* number of pending tasks that use it */
 	uint32_t shares; /* number of epochs in which it is shared */
 	int device;
-	bool busy; /* a call about this region is running */
-	bool lent;
+	bool busy;    /* a call about this region is running */
 	bool mapping; /* one of several mappings in reserved addresses */
 	bool gone;    /* the memory was freed: dropped when its tasks are over */
 	/* A range is several mappings without gaps, for buffers that span them. Its own: */
@@ -89,10 +88,8 @@ struct gpu {
 	struct importer *importer;    /* NULL: none yet */
 	struct device_region *ranges; /* the ranges; not sorted, because they overlap */
 	struct peer_module *modules;  /* GPU_DEVICES; NULL: none yet */
-	uint64_t reach_generation;    /* 1 + the connection's generation; 0: unknown */
-	uint16_t out_of_reach; /* bits of the daemon's devices that turned out to be out of reach
-				  then */
-	uint16_t (*pins)[2];   /* for each task slot: its regions' entries, from 1; 0: none */
+	uint16_t (*pins)[2]; /* for each task slot: its regions' entries, from 1; 0: none */
+	struct device_allocation *allocations; /* device_alloc.c */
 };
 
 /* device.c: the device's primary context, retained until the session closes. Locked. */
@@ -142,7 +139,7 @@ struct device_region *device_region_insert(ncclsvc_session *s, struct gpu *g, ui
 void device_region_drop(ncclsvc_session *s, struct gpu *g, struct device_region *r);
 /* Drops freed regions. Their memory stays occupied until the daemon releases it too. */
 void device_regions_sweep(ncclsvc_session *s, struct gpu *g);
-/* Forgets the numbers of a daemon that is gone; lent regions stay, without a number. */
+/* Forgets all regions: the daemon that knew them is gone. */
 void device_regions_forget(ncclsvc_session *s, struct gpu *g);
 /* Keeps the memory's regions until the task is over. */
 void device_pin(ncclsvc_session *s, const struct op *op, uint64_t task);
@@ -182,22 +179,9 @@ ncclsvc_result device_buffers_find(ncclsvc_session *s, struct gpu *g, struct op 
 ncclsvc_result device_buffers_find_all(ncclsvc_session *s, struct gpu *g, struct op *ops,
 				       unsigned n, uint64_t since, bool *yielded);
 
-/* lend.c: zeroed memory that the daemon has a descriptor of, mapped here. Not locked. */
-struct lent {
-	CUdeviceptr at;
-	size_t bytes;
-	uint32_t region;
-	uint32_t generation; /* generation of the connection */
-};
-/* The daemon forgets the region; the memory stays mapped. */
-void lent_forget(ncclsvc_session *s, const struct lent *lent);
-/* Map an allocation; allocation_map takes ownership of its handle. The context must be current. */
-CUresult shared_map(const struct cuda *cuda, int fd, CUdevice device, size_t bytes,
-		    CUdeviceptr *at);
-CUresult allocation_map(const struct cuda *cuda, CUmemGenericAllocationHandle handle,
-			CUdevice device, size_t bytes, CUdeviceptr *at);
-void shared_unmap(const struct cuda *cuda, CUdeviceptr at, size_t bytes);
-/* Frees all lent memory when the session closes. */
-void device_lent_free(struct gpu *g);
+/* device_forget.c: releases the region that holds p, once its tasks are over. Locked; yields. */
+ncclsvc_result device_forget(ncclsvc_session *s, struct gpu *g, uint64_t p, uint64_t deadline);
+/* device_alloc.c: frees all memory of ncclsvc_mem_alloc_device when the session closes. */
+void device_allocations_free(struct gpu *g);
 
 #endif

@@ -183,7 +183,7 @@ void gpu_close(ncclsvc_session *s)
 	if (!g)
 		return;
 	peer_modules_unload(g);
-	device_lent_free(g);
+	device_allocations_free(g);
 	checkpoint_close(g);
 	for (int d = 0; d < GPU_DEVICES; d++) {
 		CUdevice cu;

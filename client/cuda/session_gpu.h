@@ -4,8 +4,8 @@
  * The files, bottom up; each uses only those before it:
  *   the driver, devices and MPS: cuda.c, device.c, mps.c, checkpoint.c
  *   the table of device memory: device_table.c
- *   lent memory, allocations, operations' buffers: lend.c, device_memory.c, device_buffers.c
- *   memory that is freed: device_forget.c
+ *   allocations, operations' buffers: device_memory.c, device_buffers.c
+ *   memory that is freed, and that the library allocates: device_forget.c, device_alloc.c
  *   streams and their timelines: page.c, stream.c
  *   kernels, in direct/: peer_module.c, peer_messages.c, peer_kernel.c; their ends: peer_task.c
  *   CUDA graphs, and the order of operations on streams: capture/capture_graph.c
@@ -29,9 +29,8 @@ struct thread_state;
 
 /* OK if the session can have GPU communicators: it has a ring and a driver. Not locked. */
 ncclsvc_result gpu_usable(ncclsvc_session *s);
-/* A bit for each of the daemon's devices whose memory this process cannot map on its own `device`.
- * Not locked. */
-uint16_t devices_out_of_reach(ncclsvc_session *s, int device);
+/* A bit for each of the daemon's devices whose memory this process cannot map. Not locked. */
+uint16_t devices_out_of_reach(ncclsvc_session *s);
 /* The daemon's number for this process's device. Not locked. */
 ncclsvc_result device_match(ncclsvc_session *s, int device, int32_t *number);
 /* Finds the communicators' devices again after a reattach. Locked; yields. */

@@ -269,8 +269,9 @@ ncclsvc_result ncclsvc_mem_alloc(ncclsvc_session *session, size_t bytes, void **
  * above. */
 ncclsvc_result ncclsvc_mem_register_fd(ncclsvc_session *session, int fd, size_t bytes, void **ptr);
 
-/* Unregisters and unmaps. ptr is a pointer from alloc or register_fd. BUSY: a pending task uses it,
- * or a reattach is registering it; nothing happened. NULL is allowed. */
+/* Unregisters and unmaps. ptr is a pointer from alloc, register_fd or alloc_device. BUSY: a pending
+ * task uses it, or a reattach is registering it; nothing happened. NULL is allowed. Memory of a GPU
+ * is released by the daemon first, as by ncclsvc_mem_forget; that may take a second. */
 ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
 
 /* ---- Operations ------------------------------------------------------------------------
@@ -388,13 +389,13 @@ uint64_t ncclsvc_timeline_done(const ncclsvc_timeline *timeline);
  * operations (UNSUPPORTED). One more error: SYSTEM, the driver refused the stream's part. The task
  * is then submitted, and runs unordered.
  *
- * Buffers: memory of cuMemAlloc (cudaMalloc), cuMemCreate (with a POSIX handle type), or lent by
- * the daemon; any part of an allocation. It is imported at its first use, ~0.1 ms. Memory that
- * cannot be shared between processes (of cudaMallocAsync's pools, managed, host) is refused by
- * name. A buffer may lie across several cuMemCreate mappings. Freeing an allocation that no pending
- * task uses is always allowed. Its memory returns to the GPU when another is used for the first
- * time, at ncclsvc_mem_sweep, or when the session closes; or at once, if ncclsvc_mem_forget was
- * called before. ncclsvc_close waits for the work on this process's GPUs. */
+ * Buffers: memory of cuMemAlloc (cudaMalloc), or cuMemCreate (with a POSIX handle type); any part
+ * of an allocation. It is imported at its first use, ~0.1 ms. Memory that cannot be shared between
+ * processes (of cudaMallocAsync's pools, managed, host) is refused by name. A buffer may lie across
+ * several cuMemCreate mappings. Freeing an allocation that no pending task uses is always allowed.
+ * Its memory returns to the GPU when another is used for the first time, at ncclsvc_mem_sweep, or
+ * when the session closes; or at once, if ncclsvc_mem_forget was called before. ncclsvc_close waits
+ * for the work on this process's GPUs. */
 
 struct CUstream_st; /* a CUstream, or cudaStream_t */
 
@@ -433,10 +434,9 @@ ncclsvc_result ncclsvc_stream_set(ncclsvc_session *session, struct CUstream_st *
 ncclsvc_result ncclsvc_stream_wait(ncclsvc_session *session, struct CUstream_st *stream,
 				   ncclsvc_task task);
 
-/* Memory of the GPU `device` that the daemon owns and lends, so its first use imports nothing. *ptr
- * is a device pointer. Zeroed. Returned with ncclsvc_mem_free, or with the session. After
- * ncclsvc_reattach it can still be read, but not submitted (NOT_FOUND): the daemon that lent it is
- * gone. */
+/* Allocates memory of this process's GPU `device` with cuMemCreate, so that other processes can
+ * import it. *ptr is a device pointer. Not cleared. Freed with ncclsvc_mem_free or with the
+ * session; survives the daemon. NO_MEMORY: the GPU is full. */
 ncclsvc_result ncclsvc_mem_alloc_device(ncclsvc_session *session, int device, size_t bytes,
 					void **ptr);
 
@@ -448,7 +448,7 @@ void ncclsvc_mem_sweep(ncclsvc_session *session);
  * allocation: then the memory returns to the GPU at once. Waits for tasks that use it, and for the
  * GPU's worker, up to timeout_ms (0 to 10,000) in total. TIMEOUT: the daemon releases it later,
  * when the GPU is idle, and it may be freed all the same. OK, too, if the daemon does not have it.
- * For host memory, and memory that the daemon has lent, use ncclsvc_mem_free. */
+ * For memory of the session, use ncclsvc_mem_free. */
 ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *session, const void *ptr, int timeout_ms);
 
 /* Creates a reduction for this member of a GPU communicator (others: UNSUPPORTED): each rank

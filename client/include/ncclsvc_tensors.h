@@ -136,12 +136,13 @@ ncclsvc_result ncclsvc_tensors_close(ncclsvc_tensors *lists);
  */
 uint64_t ncclsvc_tensors_copied(const ncclsvc_tensors *lists);
 
-/* Sets the data of n tensors to one new piece of memory (of the session, or lent on the
- * communicator's GPU), at the offsets of ncclsvc_aggregate. Such a list is sent in place, and
- * received in place with NCCLSVC_MESSAGE_ONE_BUFFER. Tensors without elements get NULL. The caller
- * owns *memory and frees it with ncclsvc_mem_free; NULL if there is nothing. May be called within a
- * message's allocate. INVALID_ARGUMENT: a bad tensor; the sentence names it. Other results as for
- * ncclsvc_mem_alloc and ncclsvc_mem_alloc_device, which it waits for. */
+/* Sets the data of n tensors to one new piece of memory (ncclsvc_mem_alloc, or
+ * ncclsvc_mem_alloc_device on the communicator's GPU), at the offsets of ncclsvc_aggregate. Such a
+ * list is sent in place, and received in place with NCCLSVC_MESSAGE_ONE_BUFFER. Tensors without
+ * elements get NULL. The caller owns *memory and frees it with ncclsvc_mem_free; NULL if there is
+ * nothing. May be called within a message's allocate. INVALID_ARGUMENT: a bad tensor; the sentence
+ * names it. Other results as for ncclsvc_mem_alloc and ncclsvc_mem_alloc_device, which it waits
+ * for. */
 ncclsvc_result ncclsvc_tensors_allocate(ncclsvc_tensors *lists, ncclsvc_tensor *tensors, size_t n,
 					void **memory);
 

@@ -19,7 +19,7 @@
  *
  *   init.c     create communicators        end.c      end them
  *   info.c     queries                     suspend.c  suspending, memory statistics
- *   ops.c      the operations              memory.c   lent memory, registration
+ *   ops.c      the operations              memory.c   ncclMemAlloc, registration
  *   device.c   the device API (refused)    onesided.c one-sided operations (refused)
  *   params.c   NCCL's variables, which belong to the daemon
  *

@@ -7,20 +7,17 @@
 
 #include "driver.h"
 #include "handle.h"
+#include "proto/cuda/allocation.h"
 
-#define DEVICES_MOST 64
-
-struct allocation {
-	struct allocation *next;
-	CUdeviceptr base;
-	size_t bytes;
-	CUdevice device;
+struct memory {
+	struct memory *next;
+	struct allocation allocation;
 	unsigned generation; /* generation of the process: a forked child does not have the memory
 			      */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct allocation *allocations;
+static struct memory *memories;
 FREE_IN_CHILDREN(lock)
 
 static ncclResult_t cuda_fail(const struct cuda *cuda, CUresult e, const char *function,
@@ -32,74 +29,22 @@ static ncclResult_t cuda_fail(const struct cuda *cuda, CUresult e, const char *f
 	return fail(ncclUnhandledCudaError, "%s: %zu bytes at %p: %s", function, bytes, p, name);
 }
 
-/* As in NCCL, for all GPUs of the process that can reach the memory. */
-static CUresult allow(const struct cuda *cuda, const struct allocation *a)
+static CUresult allocate(const struct cuda *cuda, int ordinal, size_t bytes, struct allocation *a)
 {
-	CUmemAccessDesc access[DEVICES_MOST];
-	int n = 0, count = 0, can;
-	CUdevice other;
-	CUresult e = cuda->cuDeviceGetCount(&count);
-	for (int i = 0; !e && i < count && n < DEVICES_MOST; i++) {
-		e = cuda->cuDeviceGet(&other, i);
-		can = other == a->device;
-		if (!e && !can)
-			e = cuda->cuDeviceCanAccessPeer(&can, other, a->device);
-		if (!e && can)
-			access[n++] =
-				(CUmemAccessDesc){.location = {CU_MEM_LOCATION_TYPE_DEVICE, other},
-						  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	}
-	return e ? e : cuda->cuMemSetAccess(a->base, a->bytes, access, (size_t)n);
-}
-
-static CUresult map(const struct cuda *cuda, CUmemGenericAllocationHandle handle,
-		    struct allocation *a)
-{
-	CUresult e = cuda->cuMemAddressReserve(&a->base, a->bytes, 0, 0, 0);
-	if (e)
-		return e;
-	e = cuda->cuMemMap(a->base, a->bytes, 0, handle, 0);
-	if (!e) {
-		e = allow(cuda, a);
-		if (e)
-			cuda->cuMemUnmap(a->base, a->bytes);
-	}
-	if (e)
-		cuda->cuMemAddressFree(a->base, a->bytes);
-	return e;
-}
-
-static CUresult allocate(const struct cuda *cuda, int device, size_t bytes, struct allocation *a)
-{
-	CUmemGenericAllocationHandle handle;
-	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-				    .requestedHandleTypes =
-					    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-				    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
-	size_t page = 0;
-	CUresult e = cuda->cuDeviceGet(&a->device, device);
-	prop.location.id = a->device;
+	CUdevice device;
+	const int mode = relaxed_begin(cuda);
+	CUresult e = cuda->cuDeviceGet(&device, ordinal);
 	if (!e)
-		e = cuda->cuMemGetAllocationGranularity(&page, &prop,
-							CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-	if (!e && bytes > SIZE_MAX - page)
-		e = CUDA_ERROR_OUT_OF_MEMORY;
-	if (e)
-		return e;
-	a->bytes = (bytes + page - 1) / page * page;
-	e = cuda->cuMemCreate(&handle, a->bytes, &prop, 0);
-	if (e)
-		return e;
-	e = map(cuda, handle, a);
-	cuda->cuMemRelease(handle); /* the mapping keeps the memory */
+		e = allocation_make(cuda, device, bytes, a);
+	relaxed_end(cuda, mode);
 	return e;
 }
 
-static void keep(struct allocation *a)
+static void keep(struct memory *m)
 {
 	pthread_mutex_lock(&lock);
-	a->next = allocations;
-	allocations = a;
+	m->next = memories;
+	memories = m;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -115,32 +60,30 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 		r = device_current(&device);
 	if (r)
 		return r;
-	struct allocation *a = calloc(1, sizeof(*a));
-	if (!a)
+	struct memory *m = calloc(1, sizeof(*m));
+	if (!m)
 		return fail(ncclSystemError, "out of memory");
-	const int mode = relaxed_begin(cuda);
-	const CUresult e = allocate(cuda, device, bytes, a);
-	relaxed_end(cuda, mode);
+	const CUresult e = allocate(cuda, device, bytes, &m->allocation);
 	if (e) {
-		free(a);
+		free(m);
 		return cuda_fail(cuda, e, "ncclMemAlloc", NULL, bytes);
 	}
-	*p = (void *)a->base;
-	a->generation = process_generation();
-	keep(a);
+	*p = (void *)m->allocation.base;
+	m->generation = process_generation();
+	keep(m);
 	return ncclSuccess;
 }
 NCCL_ALIAS(ncclMemAlloc);
 
 /* Removes and returns it; NULL: not found. The parent process's stay in the list; the newest are
  * found first. */
-static struct allocation *take(const void *p, bool *of_parent)
+static struct memory *take(const void *p, bool *of_parent)
 {
 	pthread_mutex_lock(&lock);
-	struct allocation **at = &allocations;
-	while (*at && (*at)->base != (CUdeviceptr)p)
+	struct memory **at = &memories;
+	while (*at && (*at)->allocation.base != (CUdeviceptr)p)
 		at = &(*at)->next;
-	struct allocation *found = *at;
+	struct memory *found = *at;
 	*of_parent = found && found->generation != process_generation();
 	if (*of_parent)
 		found = NULL;
@@ -166,8 +109,7 @@ static CUresult release(const struct cuda *cuda, const struct allocation *a)
 	if (e)
 		return e;
 	sessions_forget((const void *)a->base);
-	e = cuda->cuMemUnmap(a->base, a->bytes);
-	return e ? e : cuda->cuMemAddressFree(a->base, a->bytes);
+	return allocation_unmap(cuda, a->base, a->bytes);
 }
 
 ncclResult_t ncclMemFree(void *p)
@@ -176,27 +118,27 @@ ncclResult_t ncclMemFree(void *p)
 	bool of_parent;
 	if (!p)
 		return ncclSuccess;
-	struct allocation *a = take(p, &of_parent);
+	struct memory *m = take(p, &of_parent);
 	if (of_parent)
 		return fail(ncclInvalidUsage,
 			    "ncclMemFree: %p belongs to the process that forked this one, and can "
 			    "only be freed there",
 			    p);
-	if (!a)
+	if (!m)
 		return fail(ncclInvalidArgument,
 			    "ncclMemFree: %p was not allocated by ncclMemAlloc", p);
 	const ncclResult_t r = driver_open(&cuda);
 	CUresult e = CUDA_SUCCESS;
 	if (!r) {
 		const int mode = relaxed_begin(cuda);
-		e = release(cuda, a);
+		e = release(cuda, &m->allocation);
 		relaxed_end(cuda, mode);
 	}
 	if (r || e) {
-		keep(a);
-		return r ? r : cuda_fail(cuda, e, "ncclMemFree", p, a->bytes);
+		keep(m);
+		return r ? r : cuda_fail(cuda, e, "ncclMemFree", p, m->allocation.bytes);
 	}
-	free(a);
+	free(m);
 	return ncclSuccess;
 }
 NCCL_ALIAS(ncclMemFree);

@@ -280,7 +280,6 @@ static bool start_service(struct bench *b, const char *socket)
 						.no_ring = o->no_ring,
 						.planned = o->planned,
 						.lists = o->lists,
-						.memory = o->memory,
 						.blocks = o->blocks,
 						.copy_engines = o->copy_engines,
 						.gpus = o->cuda ? o->gpus : NULL,

@@ -37,8 +37,8 @@ static void describe_work(const struct bench *b, char *buf, size_t size)
 	const char *place = work_can_be_in_place(o->op) ? ", out of place" : "";
 	const char *type = ncclsvc_type_name((unsigned)__builtin_ctz(o->types));
 	const char *redop = ncclsvc_redop_name((unsigned)__builtin_ctz(o->redops));
-	snprintf(buf, size, "%s%s%s, %s memory%s; %s", type, work_reduces(o->op) ? " " : "",
-		 work_reduces(o->op) ? redop : "", memory_name(o), place, collective_waits(o));
+	snprintf(buf, size, "%s%s%s%s; %s", type, work_reduces(o->op) ? " " : "",
+		 work_reduces(o->op) ? redop : "", place, collective_waits(o));
 }
 
 static void describe_rounds(const struct bench *b, char *buf, size_t size)

@@ -126,10 +126,8 @@ static bool start_ranks(struct scan *s, int subject, uint32_t n)
 {
 	const struct options *o = s->options;
 	struct ranks *ranks = &s->bench.subjects[subject].ranks;
-	const struct service_options service = {.socket = private_daemon_socket(),
-						.memory = o->memory,
-						.gpus = o->gpus,
-						.timeout_ms = o->timeout_ms};
+	const struct service_options service = {
+		.socket = private_daemon_socket(), .gpus = o->gpus, .timeout_ms = o->timeout_ms};
 	setenv("NCCLSVC_PEER", subject == KERNELS ? "1" : "0", 1);
 	return ranks_start_service(ranks, &service, n) && ranks_join(ranks) &&
 	       ranks_buffers(ranks, o->max_bytes);

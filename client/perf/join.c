@@ -152,7 +152,6 @@ int join_run(const struct options *o, const char *socket)
 						.nodes = o->nodes,
 						.dealt = true,
 						.no_ring = o->no_ring,
-						.memory = o->memory,
 						.gpus = o->cuda ? o->gpus : NULL,
 						.timeout_ms = o->timeout_ms};
 	b.options = o;

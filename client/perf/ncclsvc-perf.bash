@@ -41,7 +41,6 @@ _ncclsvc_perf()
 	-o | --op) words='sum prod min max avg all' ;;
 	--baseline) words='mpi nccl pingpong none' ;;
 	--device) words='host cuda' ;;
-	--memory) words='own lent' ;;
 	--sync) words='each stream last' ;;
 	--socket | --json | --write | --plot)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")

@@ -52,7 +52,6 @@ struct option_row {
 #define AT(field) offsetof(struct options, field)
 
 static const char sync_words[] = "each stream last";
-static const char memory_words[] = "own lent";
 
 static const struct option_row rows[] = {
 	{.help = "Which daemon:"},
@@ -119,8 +118,6 @@ static const struct option_row rows[] = {
 	{.help = "On GPUs (--device cuda):"},
 	{"gpus", "LIST", 0, OP | JOIN | CROSSOVER, GPUS, .device = CUDA,
 	 .help = "the ranks' CUDA devices, such as 0,1 (default: rank i uses i)"},
-	{"memory", "own|lent", 0, OP, CHOICE, AT(memory), .words = memory_words, .device = CUDA,
-	 .help = "buffers from cuMemAlloc (own), or from the daemon (lent) (own)"},
 	{"blocks", "N", 0, OP, NUMBER, AT(blocks), 1, 32, .device = CUDA,
 	 .help = "let the service's kernels have at most N blocks (no limit)"},
 	{"copy-engines", NULL, 0, OP, FLAG, AT(copy_engines), .device = CUDA,
@@ -187,11 +184,6 @@ const char *perf_op_name(unsigned op)
 const char *sync_name(const struct options *o)
 {
 	return choice_name(sync_words, o->sync);
-}
-
-const char *memory_name(const struct options *o)
-{
-	return o->cuda ? choice_name(memory_words, o->memory) : "shared";
 }
 
 static bool parse_operation(struct options *o, const char *text)

@@ -62,7 +62,6 @@ struct options {
 	unsigned queued; /* number of tasks beside; 0: none */
 	/* On GPUs: */
 	bool cuda;
-	enum memory memory;
 	unsigned blocks; /* the most of a kernel; 0: no limit */
 	bool copy_engines;
 	int gpus[PERF_RANKS_MAX]; /* CUDA device numbers, by rank */
@@ -84,10 +83,8 @@ int options_check(struct options *options);
 /* Prints an error about `what`, and returns EXIT_USAGE. */
 int options_refuse(const char *format, const char *what);
 
-/* "each", "own", "shared": as the options and the JSON call them; memory on the host is "shared".
- */
+/* "each", "stream" or "last". */
 const char *sync_name(const struct options *options);
-const char *memory_name(const struct options *options);
 
 /* "AllReduce", "SendRecv". */
 const char *perf_op_name(unsigned op);

@@ -52,11 +52,11 @@ static json_t *new_json(const struct options *o)
 	struct utsname system;
 	report_cpu_model(model, sizeof(model));
 	uname(&system);
-	return json_pack("{s:s, s:s, s:i, s:s, s:f, s:s, s:s, s:s, s:b, s:b, s:i, s:[]}", "version",
+	return json_pack("{s:s, s:s, s:i, s:s, s:f, s:s, s:s, s:b, s:b, s:i, s:[]}", "version",
 			 NCCLSVC_VERSION_STRING, "command", o->command_line, "cpus", cpus(),
 			 "cpu_model", model, "load", load(), "kernel", system.release, "device",
-			 o->cuda ? "cuda" : "host", "memory", memory_name(o), "ring", !o->no_ring,
-			 "plan", o->planned, "list", (int)o->lists, "rows");
+			 o->cuda ? "cuda" : "host", "ring", !o->no_ring, "plan", o->planned, "list",
+			 (int)o->lists, "rows");
 }
 
 /* 0, or errno. Neither changes an existing file nor creates one. */
@@ -223,8 +223,8 @@ void report_begin(struct report *r, const struct options *o, const char *what)
 	char model[128];
 	report_cpu_model(model, sizeof(model));
 	printf("# ncclsvc-perf %s: %s\n", NCCLSVC_VERSION_STRING, what);
-	printf("# %d CPUs (load %.1f), %s; device %s, %s memory%s%s", cpus(), load(), model,
-	       o->cuda ? "cuda" : "host", memory_name(o), o->no_ring ? ", no ring" : "",
+	printf("# %d CPUs (load %.1f), %s; device %s%s%s", cpus(), load(), model,
+	       o->cuda ? "cuda" : "host", o->no_ring ? ", no ring" : "",
 	       o->planned ? ", planned" : "");
 	if (o->lists)
 		printf(", lists of %u tensors a rank", o->lists);

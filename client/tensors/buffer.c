@@ -61,28 +61,14 @@ static ncclsvc_result buffer_free(ncclsvc_tensors *l, struct stage_buffer *buffe
 	return NCCLSVC_OK;
 }
 
-static uint32_t generation_of(ncclsvc_session *s)
+/* Frees the smallest of the unused buffers if there are too many. */
+static void tidy(ncclsvc_tensors *l)
 {
-	session_lock(s);
-	uint32_t generation = s->generation;
-	session_unlock(s);
-	return generation;
-}
-
-/* Frees buffers that are no longer usable, and the smallest if there are too many. */
-static void tidy(ncclsvc_tensors *l, uint32_t generation)
-{
-	struct stage_buffer *next, *smallest = NULL;
+	struct stage_buffer *smallest = NULL;
 	unsigned idle = 0;
-	for (struct stage_buffer *b = l->buffers; b; b = next) {
-		next = b->next;
+	for (struct stage_buffer *b = l->buffers; b; b = b->next) {
 		if (in_use(l, b))
 			continue;
-		/* Memory lent by a daemon disappears with that daemon. */
-		if (on_gpu(l) && b->generation != generation) {
-			buffer_free(l, b);
-			continue;
-		}
 		idle++;
 		if (!smallest || b->bytes < smallest->bytes)
 			smallest = b;
@@ -101,8 +87,7 @@ static uint64_t round_up(uint64_t bytes)
 	return size;
 }
 
-static ncclsvc_result make(ncclsvc_tensors *l, uint64_t bytes, uint32_t generation,
-			   struct stage_buffer **out)
+static ncclsvc_result make(ncclsvc_tensors *l, uint64_t bytes, struct stage_buffer **out)
 {
 	void *at;
 	if (bytes > SVC_REGION_MAX - LARGE_UNIT)
@@ -117,8 +102,7 @@ static ncclsvc_result make(ncclsvc_tensors *l, uint64_t bytes, uint32_t generati
 		free(b);
 		return r;
 	}
-	*b = (struct stage_buffer){
-		.next = l->buffers, .at = at, .bytes = size, .generation = generation};
+	*b = (struct stage_buffer){.next = l->buffers, .at = at, .bytes = size};
 	l->buffers = b;
 	*out = b;
 	return NCCLSVC_OK;
@@ -127,14 +111,13 @@ static ncclsvc_result make(ncclsvc_tensors *l, uint64_t bytes, uint32_t generati
 ncclsvc_result buffer_get(ncclsvc_tensors *l, uint64_t bytes, struct stage_buffer **buffer)
 {
 	struct stage_buffer *best = NULL;
-	uint32_t generation = generation_of(l->session);
 	ncclsvc_result r = NCCLSVC_OK;
-	tidy(l, generation);
+	tidy(l);
 	for (struct stage_buffer *b = l->buffers; b; b = b->next)
 		if (!in_use(l, b) && b->bytes >= bytes && (!best || b->bytes < best->bytes))
 			best = b;
 	if (!best)
-		r = make(l, bytes, generation, &best);
+		r = make(l, bytes, &best);
 	if (r)
 		return r;
 	best->busy = true;

@@ -104,7 +104,6 @@ struct stage_buffer {
 	struct stage_buffer *next;
 	char *at;
 	size_t bytes;
-	uint32_t generation; /* generation of the connection it was created with */
 	bool busy;
 	struct CUevent_st
 		*copied; /* recorded behind the last copy to it; NULL: that copy is over */

@@ -37,10 +37,6 @@ static struct limit of_system(const char *what, const char *key, uint64_t all)
 static struct limit limit_of(const struct accounts *all, enum share share)
 {
 	const struct config *c = all->config;
-	if (share >= SHARE_LENT && share < SHARES)
-		return of_system("bytes of lent memory of one GPU",
-				 "three quarters of the GPU's memory",
-				 all->lent_max[share - SHARE_LENT]);
 	switch (share) {
 	case SHARE_SESSIONS:
 		return (struct limit){"sessions", "user_sessions_max", "sessions_max",
@@ -71,7 +67,6 @@ static struct limit limit_of(const struct accounts *all, enum share share)
 	case SHARE_RECORDINGS:
 		return (struct limit){"recordings of ended sessions", NULL, NULL,
 				      SVC_USER_RECORDINGS, SVC_RECORDINGS_MAX};
-	case SHARE_LENT:
 	case SHARES:
 		break;
 	}

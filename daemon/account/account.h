@@ -19,7 +19,6 @@
 
 struct config;
 
-#define ACCOUNT_GPUS  16
 /* The account of all sessions for administration. Its number is no user's, since processes of uid 0
  * in containers must not use up the administrator's share. */
 #define ACCOUNT_ADMIN UINT32_MAX
@@ -36,14 +35,8 @@ enum share {
 	SHARE_RING_BYTES,
 	SHARE_QUEUE_BYTES, /* unread replies in sessions' queues */
 	SHARE_RECORDINGS,  /* recordings of ended sessions */
-	SHARE_LENT,	   /* bytes lent by GPU 0; the following shares are the other GPUs' */
-	SHARES = SHARE_LENT + ACCOUNT_GPUS
+	SHARES
 };
-
-static inline enum share account_lent(int32_t device)
-{
-	return (enum share)(SHARE_LENT + device);
-}
 
 /* One tenant's account, for all its sessions. */
 struct account {
@@ -66,9 +59,8 @@ struct accounts {
 	const struct config *config; /* borrowed */
 	struct account *by_tenant;
 	uint32_t last_number;
-	uint64_t held[SHARES];		 /* by all users together */
-	uint64_t regions_max, fds_max;	 /* limits of the system for this process */
-	uint64_t lent_max[ACCOUNT_GPUS]; /* the GPUs' memory sizes, once known */
+	uint64_t held[SHARES];	       /* by all users together */
+	uint64_t regions_max, fds_max; /* limits of the system for this process */
 	void (*closed)(void *arg);
 	void *arg;
 };

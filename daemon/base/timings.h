@@ -180,15 +180,11 @@
 /* Requests are handled for this long, and memory is mapped and closed for this long. Then launches
  * have their turn. */
 #define WORKER_TURN_NS	      UINT64_C(500000)
-/* Memory is lent only when the GPU has cleared it, which is checked at this interval. */
-#define LEND_LOOK_NS	      UINT64_C(50000)
 /* Memory that trainers return by IPC handle is closed when no task is in flight, or after this
  * time. While tasks are in flight, each further close comes AGAIN later, since it waits for the
  * driver. */
 #define IMPORT_CLOSE_NS	      UINT64_C(10000000000)
 #define IMPORT_CLOSE_AGAIN_NS UINT64_C(10000000)
-/* The time that a worker gets to release lent memory, before it is asked again. */
-#define LENT_CLOSE_NS	      UINT64_C(60000000000)
 /* An abort in NCCL that takes longer than this is logged. */
 #define ABORT_LONG_NS	      UINT64_C(30000000000)
 

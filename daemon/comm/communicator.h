@@ -32,7 +32,6 @@ struct member {
 	int32_t device;
 	int staging_fd;	 /* from its JOIN; -1: none */
 	int controls_fd; /* of the epoch that its JOIN continues; -1: none */
-	int32_t staging_device;
 	uint64_t staging_bytes;
 	uint8_t blocks;	  /* the most that it wants its kernels to have; 0: no limit */
 	int32_t node;	  /* of the epoch's member, if on another node; otherwise -1 */

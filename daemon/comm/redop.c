@@ -29,12 +29,11 @@ static uint64_t bit(uint32_t redop)
 	return UINT64_C(1) << (redop - SVC_REDOP_MADE);
 }
 
-static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+static void on_made(struct gpu *g, void *arg, const struct worker_message *answer)
 {
 	const struct redop_call call = *(struct redop_call *)arg;
 	struct session *c = sessions_find(call.comms->sessions, call.session);
 	int32_t rank;
-	(void)fd;
 	free(arg);
 	if (!c)
 		return;

@@ -135,7 +135,7 @@ bool gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 	const bool ends = g->gone && g->alive && m->kind == WORKER_COMM_ABORT;
 	struct gpu_call *call = g->sock >= 0 || ends ? calloc(1, sizeof(*call)) : NULL;
 	if (!call) {
-		done(g, arg, NULL, -1);
+		done(g, arg, NULL);
 		return true;
 	}
 	struct worker_message keyed = *m;
@@ -146,8 +146,8 @@ bool gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 				  .asked_ns = clock_now(),
 				  .within_ns = within_ns,
 				  .aborts = m->kind == WORKER_COMM_ABORT,
-				  .beside = m->kind == WORKER_LEND || m->kind == WORKER_RANGE ||
-					    m->kind == WORKER_REGION_CLOSE,
+				  .beside =
+					  m->kind == WORKER_RANGE || m->kind == WORKER_REGION_CLOSE,
 				  .patient = m->kind == WORKER_COMM_INIT};
 	if (!ends && fd >= 0 && !send_with_fd(g, &keyed, fd)) {
 		free(call);
@@ -161,13 +161,12 @@ bool gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 	return true;
 }
 
-static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_message *answer,
-		     int fd)
+static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_message *answer)
 {
 	DL_DELETE(g->calls, call);
 	if (!call->aborts)
 		g->heard_ns = clock_now();
-	call->done(g, call->arg, answer, fd);
+	call->done(g, call->arg, answer);
 	free(call);
 }
 
@@ -226,7 +225,7 @@ static void on_hello(struct gpu *g, const struct worker_message *m)
 	g->gpus->callbacks->worker_ready(g->gpus->owner, g);
 }
 
-static void take_message(struct gpu *g, const struct worker_message *m, int fd)
+static void take_message(struct gpu *g, const struct worker_message *m)
 {
 	switch (m->kind) {
 	case WORKER_HELLO:
@@ -246,7 +245,7 @@ static void take_message(struct gpu *g, const struct worker_message *m, int fd)
 		struct gpu_call *call;
 		DL_SEARCH_SCALAR(g->calls, call, key, m->key);
 		if (call)
-			end_call(g, call, m, fd);
+			end_call(g, call, m);
 	}
 	}
 }
@@ -279,7 +278,7 @@ static void end_calls(struct gpu *g, bool aborts)
 	struct gpu_call *call, *next;
 	DL_FOREACH_SAFE (g->calls, call, next)
 		if (aborts || !call->aborts)
-			end_call(g, call, NULL, -1);
+			end_call(g, call, NULL);
 }
 
 /* Called when its socket is closed, or when the process is reaped, up to 0.1 s later. Until then
@@ -320,7 +319,7 @@ static void read_messages(struct gpu *g)
 			return;
 		}
 		m.text[sizeof(m.text) - 1] = '\0';
-		take_message(g, &m, nfds ? fds[0] : -1);
+		take_message(g, &m);
 		svc_close_fds(fds, nfds < SVC_FDS_MAX ? nfds : SVC_FDS_MAX);
 	}
 }
@@ -417,12 +416,11 @@ static bool overdue(const struct gpu *g, const struct gpu_call *call, uint64_t n
 	return now > since && now - since > call->within_ns;
 }
 
-static void on_pong(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+static void on_pong(struct gpu *g, void *arg, const struct worker_message *answer)
 {
 	(void)g;
 	(void)arg;
 	(void)answer; /* the worker reports failures itself */
-	(void)fd;
 }
 
 static uint64_t ping_pause(const struct gpu *g)
@@ -603,8 +601,7 @@ static bool is_in_use(const struct gpu *g)
 	DL_FOREACH (g->calls, call)
 		if (call->done != on_pong)
 			return true;
-	return g->out || g->info.lent || nccl_comm_on(g) ||
-	       !g->gpus->callbacks->may_rest(g->gpus->owner, g);
+	return g->out || nccl_comm_on(g) || !g->gpus->callbacks->may_rest(g->gpus->owner, g);
 }
 
 uint64_t gpu_expire(struct gpus *s, uint64_t now)

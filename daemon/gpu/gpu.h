@@ -66,7 +66,7 @@ struct gpus {
 };
 
 /* answer is NULL if the worker is gone. fd, or -1, is the caller's to close after the call. */
-typedef void gpu_done(struct gpu *g, void *arg, const struct worker_message *answer, int fd);
+typedef void gpu_done(struct gpu *g, void *arg, const struct worker_message *answer);
 
 struct gpu_call {
 	struct gpu_call *prev, *next;

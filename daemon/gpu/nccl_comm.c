@@ -150,10 +150,9 @@ static void note_failure(struct nccl_comm *p, const struct gpu *g,
 		 answer ? answer->text : "its worker was lost while NCCL made the communicator");
 }
 
-static void on_made(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+static void on_made(struct gpu *g, void *arg, const struct worker_message *answer)
 {
 	struct nccl_comm *p = arg;
-	(void)fd;
 	p->waiting--;
 	if (!answer || answer->result)
 		note_failure(p, g, answer);
@@ -163,10 +162,9 @@ static void on_made(struct gpu *g, void *arg, const struct worker_message *answe
 		shorten_deadlines(p); /* on the other nodes' workers, too */
 }
 
-static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+static void on_id(struct gpu *g, void *arg, const struct worker_message *answer)
 {
 	struct nccl_comm *p = arg;
-	(void)fd;
 	p->waiting--;
 	if (!answer || answer->result)
 		note_failure(p, g, answer);
@@ -394,12 +392,11 @@ void nccl_comm_acquire(struct gpus *s, const struct nccl_comm_want *w)
 
 /* ---- Ends ---- */
 
-static void on_aborted(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+static void on_aborted(struct gpu *g, void *arg, const struct worker_message *answer)
 {
 	struct nccl_comm *p = arg;
 	(void)g;
 	(void)answer; /* a lost worker counts as success */
-	(void)fd;
 	if (--p->waiting)
 		return;
 	/* It does not touch users' memory any more. */

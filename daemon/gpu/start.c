@@ -66,6 +66,7 @@ static struct gpu *create(struct gpus *s, const struct worker_message *m)
 	g->index = (int32_t)s->ngpus;
 	g->number = (uint32_t)m->key;
 	g->reach = m->device.reach;
+	g->info.device_file = m->device.device_file;
 	g->sock = -1;
 	g->backoff_ms = WORKER_AGAIN_MS;
 	g->info.device = g->index;

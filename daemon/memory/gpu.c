@@ -17,10 +17,7 @@
 #include "sched/api/scheduler.h"
 #include "session/sessions.h"
 
-_Static_assert(ACCOUNT_GPUS == GPUS_MAX, "a share for each GPU");
-
-#define MIB	 (UINT64_C(1) << 20)
-#define GPU_PAGE (UINT64_C(2) << 20) /* the driver rounds lent memory up to this */
+#define MIB (UINT64_C(1) << 20)
 
 struct region_call *gpu_region_call(struct memory *s, struct session *c, unsigned opcode,
 				    uint32_t request_id, uint32_t region)
@@ -77,57 +74,11 @@ static void close_address(struct gpu *g, uint64_t address)
 		 &(struct worker_message){.kind = WORKER_REGION_CLOSE, .region.address = address});
 }
 
-/* In addition to the share of registered memory. */
-static bool take_lent(struct session *c, uint32_t request_id, int32_t device, uint64_t bytes)
-{
-	char text[SVC_TEXT_BYTES];
-	if (account_take(c->account, account_lent(device), bytes, text))
-		return true;
-	session_error(c, SVC_REGION_LEND, request_id, NCCLSVC_LIMIT, "gpu%d: %s", device, text);
-	return false;
-}
-
-static void give_lent(struct account *a, int32_t device, uint64_t bytes)
-{
-	account_give(a, account_lent(device), bytes);
-	account_put(a);
-}
-
-/* Memory that was lent is charged to its user until the worker has released it. */
-struct release {
-	struct account *account; /* exists while it holds a share */
-	uint64_t address, bytes;
-};
-
-static void released(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
-{
-	struct release *r = arg;
-	const struct worker_message again = {
-		.kind = WORKER_REGION_CLOSE,
-		.region = {.address = r->address, .within_ns = LENT_CLOSE_NS}};
-	(void)fd;
-	if (answer && answer->result) { /* the GPU is still busy */
-		gpu_ask(g, &again, -1, released, r, LENT_CLOSE_NS + gpu_patience_ns(g->gpus));
-		return;
-	}
-	give_lent(r->account, g->index, r->bytes);
-	free(r);
-}
-
-static void release_lent(struct gpu *g, struct account *a, uint64_t address, uint64_t bytes)
-{
-	struct release *r = nofail_calloc(1, sizeof(*r), "the release of lent memory");
-	*r = (struct release){.account = a, .address = address, .bytes = bytes};
-	released(g, r, &(struct worker_message){.result = NCCLSVC_BUSY}, -1);
-}
-
 static void forget(struct memory *s, struct session *c, struct mapping *m)
 {
 	s->callbacks->region_gone(s->owner, m);
 	if (m->fd >= 0)
 		account_close(c->account, &m->fd, 1);
-	if (m->lent)
-		give_lent(c->account, m->device, m->lent);
 	memory_give(c, m->kind, m->bytes);
 	gpu_range_free(m->range);
 	handle_unbind(m);
@@ -136,13 +87,10 @@ static void forget(struct memory *s, struct session *c, struct mapping *m)
 
 static void count_import(struct gpu *g, const struct mapping *m, int by)
 {
-	bool lent = m->kind == SVC_REGION_LENT;
 	if (m->range) /* its parts are counted */
 		return;
-	uint64_t *bytes = lent ? &g->info.lent_bytes : &g->info.import_bytes;
-	uint32_t *n = lent ? &g->info.lent : &g->info.imports;
-	*bytes += by > 0 ? m->bytes : -m->bytes;
-	*n += (uint32_t)by;
+	g->info.import_bytes += by > 0 ? m->bytes : -m->bytes;
+	g->info.imports += (uint32_t)by;
 }
 
 /* True: the handle's memory belongs to another user. */
@@ -155,7 +103,7 @@ static bool handle_refused(struct memory *s, const struct session *c, struct map
 }
 
 static void region_answered(struct gpu *g, struct region_call *call,
-			    const struct worker_message *answer, int fd)
+			    const struct worker_message *answer)
 {
 	struct memory *s = call->memory;
 	struct session *c = sessions_find(s->sessions, call->session_id);
@@ -164,34 +112,19 @@ static void region_answered(struct gpu *g, struct region_call *call,
 	if (c && c->state == SESSION_OPEN && c->mappings[call->region].import == call->import)
 		m = &c->mappings[call->region];
 	if (!m) { /* it was given up meanwhile */
-		if (call->lent && good)
-			release_lent(g, call->account, answer->region.address, call->lent);
-		else if (call->lent)
-			give_lent(call->account, g->index, call->lent);
-		else if (good)
+		if (good)
 			close_address(g, answer->region.address);
 		free(call);
 		return;
 	}
 	m->pending = false;
 	m->absent = m->absent && !answer; /* the worker's successor imports it */
-	m->lent += call->lent;
 	struct worker_message refusal;
 	if (good && m->kind == SVC_REGION_IPC &&
 	    handle_refused(s, c, m, answer->region.address, &refusal)) {
 		close_address(g, answer->region.address);
 		answer = &refusal;
 		good = false;
-	}
-	if (good && call->opcode == SVC_REGION_LEND && !call->again) {
-		/* The driver may have rounded up further than this file did. */
-		const uint64_t more = answer->region.bytes - m->bytes;
-		m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-		m->bytes += more;
-		c->region_bytes += more;
-		account_add(c->account, SHARE_REGION_BYTES, more);
-		account_add(c->account, account_lent(m->device), more);
-		m->lent += more;
 	}
 	if (good) {
 		m->address = answer->region.address;
@@ -210,14 +143,8 @@ static void region_answered(struct gpu *g, struct region_call *call,
 			free(call);
 			return;
 		}
-		struct svc_region_lend_reply lent = {.region = call->region, .bytes = m->bytes};
 		struct svc_region_reply reply = {.region = call->region};
-		if (call->opcode == SVC_REGION_LEND)
-			session_reply(c, call->opcode, call->request_id, &lent, sizeof(lent), &fd,
-				      1);
-		else
-			session_reply(c, call->opcode, call->request_id, &reply, sizeof(reply),
-				      NULL, 0);
+		session_reply(c, call->opcode, call->request_id, &reply, sizeof(reply), NULL, 0);
 	} else if (call->again) {
 		if (c->unrestored++)
 			log_debug("session %u: GPU memory region %u is lost, too", c->id,
@@ -236,12 +163,12 @@ static void region_answered(struct gpu *g, struct region_call *call,
 }
 
 void gpu_region_answered(struct gpu *g, struct region_call *call,
-			 const struct worker_message *answer, int fd)
+			 const struct worker_message *answer)
 {
 	struct memory *s = call->memory;
 	const uint32_t id = call->session_id;
 	const bool again = call->again;
-	region_answered(g, call, answer, fd);
+	region_answered(g, call, answer);
 	struct session *c = again ? sessions_find(s->sessions, id) : NULL;
 	if (!c || --c->restoring || c->state != SESSION_OPEN)
 		return;
@@ -262,26 +189,13 @@ static enum turn import(struct gpu *g, const struct session *c, const struct map
 {
 	struct worker_message w = {
 		.kind = WORKER_IMPORT,
-		.region = {.kind = m->kind == SVC_REGION_LENT ? SVC_REGION_VMM : m->kind,
+		.region = {.kind = m->kind,
 			   .bytes = m->bytes,
 			   .buffer_id = m->buffer_id,
 			   /* A process in another PID namespace shares its memory with no other. */
 			   .pid = c->pid > 0 ? c->pid : -(int32_t)c->id}};
 	memcpy(w.region.handle, m->handle, sizeof(w.region.handle));
 	return asked(gpu_ask(g, &w, m->fd, turns_answered, call, gpu_patience_ns(g->gpus)));
-}
-
-/* Until the worker has answered, its request holds the share, since the session may end. */
-static enum turn lend(struct gpu *g, const struct session *c, struct mapping *m,
-		      struct region_call *call)
-{
-	const uint64_t within = gpu_patience_ns(g->gpus);
-	const struct worker_message w = {.kind = WORKER_LEND,
-					 .region = {.bytes = m->bytes, .within_ns = within / 2}};
-	call->account = c->account;
-	call->lent = m->lent;
-	m->lent = 0;
-	return asked(gpu_ask(g, &w, -1, turns_answered, call, within));
 }
 
 static enum turn tell_session(struct gpu *g, const struct session *c, struct region_call *call)
@@ -302,8 +216,7 @@ enum turn gpu_region_ask(struct gpu *g, struct session *c, struct region_call *c
 		return TURN_GONE;
 	if (m->range)
 		return gpu_range_map(call->memory, g, c, m, call);
-	return m->kind == SVC_REGION_LENT && !call->again ? lend(g, c, m, call)
-							  : import(g, c, m, call);
+	return import(g, c, m, call);
 }
 
 void gpu_memory_add(struct memory *s, struct session *c, uint32_t request_id,
@@ -372,59 +285,12 @@ void gpu_memory_add(struct memory *s, struct session *c, uint32_t request_id,
 	gpu_region_absent(s, c, request_id, i, opcode);
 }
 
-void gpu_memory_lend(struct memory *s, struct session *c, uint32_t request_id,
-		     const struct svc_region_lend *r)
-{
-	struct gpu *g = gpu_usable(s, c, SVC_REGION_LEND, request_id, r->device);
-	if (!g)
-		return;
-	if (r->reserved || !r->bytes || r->bytes > SVC_REGION_MAX) {
-		session_error(c, SVC_REGION_LEND, request_id, NCCLSVC_INVALID_ARGUMENT,
-			      "a region has 1 to 2^46 bytes, and its reserved field is zero");
-		return;
-	}
-	uint32_t i = memory_free_region(c);
-	struct region_call *call = i ? gpu_region_call(s, c, SVC_REGION_LEND, request_id, i) : NULL;
-	if (!call) {
-		session_error(c, SVC_REGION_LEND, request_id, NCCLSVC_LIMIT,
-			      "a session has at most %d regions", SVC_SESSION_REGIONS - 1);
-		return;
-	}
-	uint64_t bytes =
-		(r->bytes + GPU_PAGE - 1) & ~(GPU_PAGE - 1); /* what the driver will allocate */
-	if (!take_lent(c, request_id, r->device, bytes)) {
-		free(call);
-		return;
-	}
-	if (!memory_take(c, SVC_REGION_LEND, request_id, SVC_REGION_LENT, bytes)) {
-		give_lent(c->account, r->device, bytes);
-		free(call);
-		return;
-	}
-	memory_set(c, i,
-		   &(struct mapping){.used = true,
-				     .pending = true,
-				     .import = call->import,
-				     .kind = SVC_REGION_LENT,
-				     .device = r->device,
-				     .bytes = bytes,
-				     .lent = bytes,
-				     .since_ns = clock_now(),
-				     .fd = -1});
-	gpu_need(g);
-	turns_add(g, c, call);
-}
-
 void gpu_memory_close(struct memory *s, struct session *c, struct mapping *m)
 {
 	struct gpu *g = s->gpus->gpu[m->device];
 	if (m->address) {
 		count_import(g, m, -1);
-		if (m->lent)
-			release_lent(g, c->account, m->address, m->lent);
-		else
-			close_address(g, m->address);
-		m->lent = 0;
+		close_address(g, m->address);
 	}
 	forget(s, c, m);
 }
@@ -441,19 +307,13 @@ static void say_mapped(const struct session *c, const struct mapping *m, const c
 struct closing {
 	struct memory *memory;
 	uint32_t session, request_id, region;
-	uint64_t import, address, lent;
-	struct account *account;
+	uint64_t import;
 };
 
-static void closed(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+static void closed(struct gpu *g, void *arg, const struct worker_message *answer)
 {
 	struct closing *closing = arg;
 	struct session *c = sessions_find(closing->memory->sessions, closing->session);
-	(void)fd;
-	if (closing->lent && answer && answer->result)
-		release_lent(g, closing->account, closing->address, closing->lent);
-	else if (closing->lent)
-		give_lent(closing->account, g->index, closing->lent);
 	if (c && c->state == SESSION_OPEN &&
 	    c->mappings[closing->region].import == closing->import) {
 		if (answer && answer->result)
@@ -480,12 +340,9 @@ void gpu_memory_close_answered(struct memory *s, struct session *c, struct mappi
 				    .session = c->id,
 				    .request_id = request_id,
 				    .region = (uint32_t)(m - c->mappings),
-				    .import = m->import = ++s->last_import,
-				    .address = m->address,
-				    .lent = m->lent,
-				    .account = c->account};
+				    .import = m->import = ++s->last_import};
 	count_import(g, m, -1);
-	m->address = m->lent = 0;
+	m->address = 0;
 	m->pending = true;
 	gpu_ask(g, &w, -1, closed, closing, wait_ns + gpu_patience_ns(g->gpus));
 }
@@ -507,8 +364,8 @@ void gpu_memory_lost(struct memory *s, struct gpu *g)
 			if (c->state == SESSION_OPEN && !m->pending)
 				tell_absent(s, c, i, true);
 		}
-	g->info.imports = g->info.lent = 0;
-	g->info.import_bytes = g->info.lent_bytes = 0;
+	g->info.imports = 0;
+	g->info.import_bytes = 0;
 }
 
 static void restore(struct memory *s, struct gpu *g, struct session *c, bool ranges)

@@ -227,7 +227,7 @@ void memory_clear(struct session *c, struct mapping *m)
 /* Imported memory belongs to the trainer, so only its mapping is charged. */
 static uint64_t counted_bytes(uint32_t kind, uint64_t bytes)
 {
-	return kind == SVC_REGION_MEMFD || kind == SVC_REGION_LENT ? bytes : 0;
+	return kind == SVC_REGION_MEMFD ? bytes : 0;
 }
 
 static uint64_t counted_mappings(uint32_t kind, uint64_t bytes)
@@ -237,7 +237,7 @@ static uint64_t counted_mappings(uint32_t kind, uint64_t bytes)
 
 static uint64_t counted_fds(uint32_t kind)
 {
-	return kind == SVC_REGION_VMM || kind == SVC_REGION_LENT;
+	return kind == SVC_REGION_VMM;
 }
 
 bool memory_take(struct session *c, unsigned opcode, uint32_t request_id, uint32_t kind,

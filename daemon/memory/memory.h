@@ -54,7 +54,6 @@ struct mapping {
 	uint64_t address; /* of GPU memory, as mapped by the worker; 0: not mapped */
 	uint64_t import;  /* number of the last import request, to recognize late answers */
 	uint64_t bytes, buffer_id;
-	uint64_t lent;	     /* charged to the user's share of the GPU's lent memory */
 	uint64_t base_there; /* of GPU memory, in its owner's process */
 	uint64_t since_ns;
 	uint32_t wait_ms; /* how long a client waits for the worker to close it, once it is leaving;
@@ -106,8 +105,6 @@ void memory_give(struct session *c, uint32_t kind, uint64_t bytes);
 
 void gpu_memory_add(struct memory *s, struct session *c, uint32_t request_id,
 		    const struct svc_region_cuda *r, int fd);
-void gpu_memory_lend(struct memory *s, struct session *c, uint32_t request_id,
-		     const struct svc_region_lend *r);
 
 /* ---- range.c ---- */
 
@@ -137,7 +134,7 @@ void gpu_region_absent(struct memory *s, struct session *c, uint32_t request_id,
 enum turn gpu_region_ask(struct gpu *g, struct session *c, struct region_call *call);
 /* The worker's answer to a call, which is consumed. NULL: the worker is gone. */
 void gpu_region_answered(struct gpu *g, struct region_call *call,
-			 const struct worker_message *answer, int fd);
+			 const struct worker_message *answer);
 void gpu_session_answered(struct gpu *g, struct region_call *call,
 			  const struct worker_message *answer);
 

@@ -35,11 +35,10 @@ static void take_out(struct turns *t, struct region_call *call)
 	DL_DELETE2(call->session->region_calls, call, prev_own, next_own);
 }
 
-static void answer(struct turns *t, struct region_call *call, const struct worker_message *m,
-		   int fd)
+static void answer(struct turns *t, struct region_call *call, const struct worker_message *m)
 {
 	if (call->region)
-		gpu_region_answered(t->gpu, call, m, fd);
+		gpu_region_answered(t->gpu, call, m);
 	else
 		gpu_session_answered(t->gpu, call, m);
 }
@@ -48,7 +47,7 @@ static void answer_gone(struct turns *t, struct region_call *call)
 {
 	struct worker_message m = {.result = NCCLSVC_INVALID_ARGUMENT};
 	snprintf(m.text, sizeof(m.text), "some parts of the range no longer exist");
-	answer(t, call, &m, -1);
+	answer(t, call, &m);
 }
 
 static void put_off(struct turns *t)
@@ -133,12 +132,12 @@ void turns_add(struct gpu *g, struct session *c, struct region_call *call)
 	go_on(t);
 }
 
-void turns_answered(struct gpu *g, void *arg, const struct worker_message *m, int fd)
+void turns_answered(struct gpu *g, void *arg, const struct worker_message *m)
 {
 	struct region_call *call = arg;
 	struct turns *t = call->turns;
 	(void)g;
-	answer(t, call, m, fd);
+	answer(t, call, m);
 	t->asked--;
 	go_on(t);
 }

@@ -12,7 +12,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct account;
 struct session;
 struct gpu;
 struct memory;
@@ -30,8 +29,6 @@ struct region_call {
 	uint64_t import; /* as in the mapping; if they differ, the mapping has changed */
 	bool again;	 /* for a new worker, so no client waits for it */
 	unsigned opcode;
-	uint64_t lent; /* the share of lent memory that the call holds while the worker lends */
-	struct account *account; /* that holds the share */
 	struct turns *turns;
 	/* While it waits: */
 	struct session *session;
@@ -49,7 +46,7 @@ enum turn {
 /* Takes ownership of the call. */
 void turns_add(struct gpu *g, struct session *c, struct region_call *call);
 /* The worker's answer to a call; a gpu_done. */
-void turns_answered(struct gpu *g, void *arg, const struct worker_message *m, int fd);
+void turns_answered(struct gpu *g, void *arg, const struct worker_message *m);
 /* Drops the session's waiting requests. */
 void turns_forget(struct session *c);
 /* Retries postponed requests; returns when to call again, 0: after the next failure. */

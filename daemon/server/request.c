@@ -390,9 +390,6 @@ static void handle(struct server *s, struct session *c, const struct svc_header 
 	case SVC_REGION_RANGE:
 		gpu_range_add(&s->memory, c, h->request_id, body);
 		break;
-	case SVC_REGION_LEND:
-		gpu_memory_lend(&s->memory, c, h->request_id, body);
-		break;
 	case SVC_JOIN:
 		comm_join(&s->comms, c, h->request_id, body);
 		break;

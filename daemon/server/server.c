@@ -454,8 +454,6 @@ struct server *server_create(uv_loop_t *loop, const struct config *config, const
 		errno = error;
 		return NULL;
 	}
-	for (uint32_t i = 0; i < s->gpus.ngpus; i++)
-		s->accounts.lent_max[i] = s->gpus.gpu[i]->info.memory_bytes;
 	peer_limits_read(&s->comms);
 	if (cluster)
 		cluster_attach(cluster, callbacks->cluster, s);

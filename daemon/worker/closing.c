@@ -18,7 +18,7 @@ static void answer(struct worker *w, uint64_t key, int result, const char *text)
 {
 	struct worker_message m = {.kind = WORKER_REGION_CLOSE, .key = key, .result = result};
 	snprintf(m.text, sizeof(m.text), "%s", text);
-	worker_send(w, &m, -1);
+	worker_send(w, &m);
 }
 
 static void end(struct worker *w, struct closing *c, int result, const char *text)

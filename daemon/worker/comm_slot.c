@@ -95,7 +95,7 @@ static void answer_cancelled(struct worker *w, const struct worker_message *aske
 	struct worker_message m = *asked;
 	m.result = NCCLSVC_CANCELLED;
 	snprintf(m.text, sizeof(m.text), "another rank cannot create its part of it");
-	worker_send(w, &m, -1);
+	worker_send(w, &m);
 }
 
 /* The queue determines when: all workers take the scheduler's launches in the same order, and
@@ -132,7 +132,7 @@ bool comm_slot_init_run(struct worker *w, const struct launch *l)
 		return true; /* cancelled */
 	init->waits = false;
 	make(w, &init->message);
-	worker_send(w, &init->message, -1);
+	worker_send(w, &init->message);
 	return true;
 }
 
@@ -150,7 +150,7 @@ void comm_slot_failed(struct worker *w, uint32_t slot, const char *what, ncclRes
 		return;
 	complain(&m, what, result);
 	log_error("NCCL communicator %u has failed: %s", slot, m.text);
-	worker_send(w, &m, -1);
+	worker_send(w, &m);
 }
 
 bool comm_slot_idle(const struct worker *w, uint32_t slot)

@@ -46,10 +46,6 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 	case WORKER_IMPORT:
 		import_open(w, m, fd);
 		break;
-	case WORKER_LEND:
-		if (lend(w, m))
-			return;
-		break;
 	case WORKER_RANGE_PARTS:
 		range_parts(w, m);
 		return;
@@ -103,7 +99,7 @@ static void handle(struct worker *w, struct worker_message *m, int fd)
 			  m->kind);
 		return;
 	}
-	worker_send(w, m, -1);
+	worker_send(w, m);
 }
 
 /* Received descriptors belong to users, or are the last references, so a close may take long. */

@@ -56,7 +56,7 @@ static void copy_failed(struct worker *w, CUresult error)
 	snprintf(w->dying, sizeof(w->dying), "a copy failed: %s", gpu_api_cuda_error(error));
 	snprintf(m.text, sizeof(m.text), "%s", w->dying);
 	w->quit = true;
-	worker_send(w, &m, -1);
+	worker_send(w, &m);
 }
 
 static CUresult copy(const struct worker *w, const struct launch *l)

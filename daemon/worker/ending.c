@@ -141,5 +141,5 @@ void comm_slot_drain(struct worker *w, uint32_t slot)
 	worker_bad(w, error, "the stream of a communicator that is aborted has failed");
 	cu.cuStreamDestroy(l->stream);
 	*l = (struct comm_slot){0};
-	worker_send(w, &m, -1);
+	worker_send(w, &m);
 }

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu_list.h"
 
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "proto/mps.h"
@@ -19,6 +22,24 @@ bool gpu_list_get(int i, struct gpu_entry *e)
 	memcpy(e->uuid, &uuid, sizeof(e->uuid));
 	e->bytes = bytes;
 	return true;
+}
+
+uint32_t gpu_list_device_file(CUdevice device)
+{
+	char id[16], path[64], line[128];
+	uint32_t number, file = 0;
+	if (cu.cuDeviceGetPCIBusId(id, sizeof(id), device))
+		return 0;
+	for (char *c = id; *c; c++)
+		*c = (char)tolower(*c);
+	snprintf(path, sizeof(path), "/proc/driver/nvidia/gpus/%s/information", id);
+	FILE *f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "Device Minor: %" SCNu32, &number) == 1)
+			file = number + 1;
+	if (f)
+		fclose(f);
+	return file;
 }
 
 uint32_t gpu_list_reach(int i)

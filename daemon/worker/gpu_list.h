@@ -19,6 +19,9 @@ struct gpu_entry {
 /* False: there is no GPU i, or the driver does not report it. The driver must be open. */
 bool gpu_list_get(int i, struct gpu_entry *e);
 
+/* 1 + the number of its device file /dev/nvidiaN; 0: unknown. */
+uint32_t gpu_list_device_file(CUdevice device);
+
 /* Bitmap of the GPUs, by the same numbers, whose memory GPU i can access. */
 uint32_t gpu_list_reach(int i);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Memory of sessions: their timelines, memory imported from trainers, and memory lent to them. */
+ * Memory of sessions: their timelines and memory imported from trainers. */
 #ifndef WORKER_IMPORT_H
 #define WORKER_IMPORT_H
 
@@ -27,14 +27,14 @@ struct import_name {
 	uint8_t ipc_handle[sizeof(CUipcMemHandle)];
 };
 
-/* Memory behind an imported or lent address. */
+/* Memory behind an imported address. */
 struct import {
 	CUdeviceptr address;
 	uint64_t bytes;
 	uint32_t kind;			     /* enum svc_region_kind */
 	uint32_t users;			     /* 0: to be released */
 	uint32_t opens;			     /* IPC: how often to close it */
-	CUmemGenericAllocationHandle handle; /* VMM and lent */
+	CUmemGenericAllocationHandle handle; /* VMM */
 	struct import_name name;	     /* IPC */
 	struct import **parts;		     /* the imports that a range uses */
 	uint32_t nparts, mapped;	     /* mapped: how many of them, from the first */
@@ -91,12 +91,5 @@ bool range_open(struct worker *w, struct worker_message *m);
 bool ranges_work(struct worker *w);
 /* Unmaps a range's last part. False: it has none. */
 bool range_close_part(struct worker *w, struct import *range);
-
-/* lend.c: this GPU's memory for trainers. */
-/* True: lendings_watch answers when the memory is clear. */
-bool lend(struct worker *w, struct worker_message *m);
-void lendings_watch(struct worker *w, uint64_t now);
-/* Has the GPU failed for a while to clear some of it? */
-bool lendings_stuck(const struct worker *w, uint64_t now);
 
 #endif

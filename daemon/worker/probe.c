@@ -23,13 +23,15 @@ int probe_main(void)
 	if (!gpu_api_open_nccl(&nccl_version, no_nccl, sizeof(no_nccl)))
 		nccl_version = 0;
 	for (int i = 0; gpu_list_get(i, &e); i++) {
-		m = (struct worker_message){.kind = WORKER_DEVICE,
-					    .result = NCCLSVC_IN_PROGRESS,
-					    .key = (uint64_t)i,
-					    .device = {.memory_bytes = e.bytes,
-						       .driver_version = driver,
-						       .nccl_version = nccl_version,
-						       .reach = gpu_list_reach(i)}};
+		m = (struct worker_message){
+			.kind = WORKER_DEVICE,
+			.result = NCCLSVC_IN_PROGRESS,
+			.key = (uint64_t)i,
+			.device = {.memory_bytes = e.bytes,
+				   .driver_version = driver,
+				   .nccl_version = nccl_version,
+				   .reach = gpu_list_reach(i),
+				   .device_file = gpu_list_device_file(e.device)}};
 		memcpy(m.text, no_nccl, sizeof(m.text)); /* why the version is 0 */
 		memcpy(m.device.uuid, e.uuid, sizeof(m.device.uuid));
 		memcpy(m.device.name, e.name, sizeof(m.device.name));

@@ -112,7 +112,7 @@ static void finish(struct worker *w, struct range_opening *o, CUresult error)
 		m->region.address = range->address;
 		import_add(w, range);
 	}
-	worker_send(w, m, -1);
+	worker_send(w, m);
 	free(o);
 }
 

@@ -7,9 +7,9 @@
 #include "proto/fdio.h"
 #include "worker.h"
 
-void worker_send(struct worker *w, const struct worker_message *m, int fd)
+void worker_send(struct worker *w, const struct worker_message *m)
 {
-	int error = svc_send(w->sock, m, sizeof(*m), &fd, fd >= 0, 0);
+	int error = svc_send(w->sock, m, sizeof(*m), NULL, 0, 0);
 	if (error) /* the supervisor is gone, or about to exit */
 		w->quit = w->supervisor_lost = true;
 }
@@ -22,7 +22,7 @@ void worker_die(struct worker *w, const char *why)
 	snprintf(w->dying, sizeof(w->dying), "%s", why);
 	memcpy(m.text, w->dying, sizeof(m.text));
 	w->quit = true;
-	worker_send(w, &m, -1);
+	worker_send(w, &m);
 }
 
 bool worker_bad(struct worker *w, CUresult error, const char *what)

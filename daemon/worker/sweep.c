@@ -52,13 +52,11 @@ static void let_import_go(struct worker *w, struct import *i)
 }
 
 /* For an IPC handle, the driver waits for all work in flight, and a launch may wait for a trainer
- * that waits for this worker's next launch. So such memory is not closed while launches or clears
- * are in flight, unless none is stuck and the memory has waited long. */
+ * that waits for this worker's next launch. So such memory is not closed while launches are in
+ * flight, unless none is stuck and the memory has waited long. */
 static bool may_close_all(const struct worker *w, uint64_t now)
 {
-	if (!w->in_flight && !w->lendings)
-		return true;
-	return !w->stuck && !lendings_stuck(w, now) && now >= w->close_by_ns;
+	return !w->in_flight || (!w->stuck && now >= w->close_by_ns);
 }
 
 /* Unmapping does not wait for the GPU, and tasks in flight use no memory that was returned: the
@@ -86,10 +84,9 @@ bool imports_sweep(struct worker *w, uint64_t now)
 		else
 			break;
 	}
-	const bool busy = w->in_flight || w->lendings;
 	if (!w->leaving && !w->closed)
 		w->close_by_ns = 0;
 	else if (all)
-		w->close_by_ns = now + (busy ? IMPORT_CLOSE_AGAIN_NS : 0);
-	return closable(w, !busy) || (w->closed && !busy);
+		w->close_by_ns = now + (w->in_flight ? IMPORT_CLOSE_AGAIN_NS : 0);
+	return closable(w, !w->in_flight) || (w->closed && !w->in_flight);
 }

@@ -127,7 +127,7 @@ static bool start(struct worker *w, const char *uuid, uint64_t staged, char *tex
 	m.device.mps = gpu_list_mps(w->device, &m.device.mps_server);
 	memcpy(m.device.uuid, w->uuid, sizeof(m.device.uuid));
 	memcpy(m.device.name, w->name, sizeof(m.device.name));
-	worker_send(w, &m, -1);
+	worker_send(w, &m);
 	return true;
 }
 
@@ -142,7 +142,7 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 	atomic_store(&w->queue->asleep, 1);
 	/* Either the scheduler sees the flag and rings, or this thread sees its launch. */
 	if (atomic_load(&w->queue->head) == w->tail)
-		ppoll(fds, 2, w->in_flight || w->lendings ? &nap : NULL, NULL);
+		ppoll(fds, 2, w->in_flight ? &nap : NULL, NULL);
 	atomic_store(&w->queue->asleep, 0);
 	if (fds[1].revents && read(w->bell, &count, sizeof(count)) < 0 && errno != EAGAIN)
 		w->quit = true;
@@ -154,7 +154,6 @@ static void fall_asleep(struct worker *w, uint64_t waited_ns)
 static bool watch(struct worker *w, uint64_t now)
 {
 	launch_watch(w);
-	lendings_watch(w, now);
 	closings_watch(w, now);
 	const bool maps = ranges_work(w), closes = imports_sweep(w, now);
 	return maps || closes;
@@ -329,7 +328,7 @@ int worker_main(int argc, char *argv[])
 	if (!start(w, argv[1], staged, text, sizeof(text))) {
 		struct worker_message m = {.kind = WORKER_DYING, .result = NCCLSVC_UNSUPPORTED};
 		memcpy(m.text, text, sizeof(m.text));
-		worker_send(w, &m, -1);
+		worker_send(w, &m);
 		return EXIT_FAILURE;
 	}
 	run(w);

@@ -53,8 +53,6 @@ struct worker {
 	struct import *named;	/* imports of CUDA IPC, by name */
 	struct import *range;	/* the range whose parts are being received, or NULL */
 	struct range_opening *openings;
-	struct lending *lendings;
-	uint64_t lendings_ns;	 /* when they were last checked */
 	struct import *leaving;	 /* to be released */
 	uint32_t ranges_leaving; /* among those */
 	struct closing *closings;
@@ -75,7 +73,7 @@ struct worker {
 bool worker_bad(struct worker *w, CUresult error, const char *what);
 /* Another worker must take over, for this reason. */
 void worker_die(struct worker *w, const char *why);
-void worker_send(struct worker *w, const struct worker_message *m, int fd);
+void worker_send(struct worker *w, const struct worker_message *m);
 
 /* control.c: handles the supervisor's messages, for WORKER_TURN_NS. False: the supervisor is gone.
  */

@@ -30,7 +30,6 @@ static int on_each_gpu(void)
 static bool pass(struct conn *c, int device, int fd)
 {
 	const struct svc_region_cuda cuda = {.device = device, .bytes = GPU_PAGE};
-	const struct svc_region_lend lend = {.device = device, .bytes = GPU_PAGE};
 	const struct svc_region_add add = {.bytes = GPU_PAGE};
 	const struct svc_region_range range = {.device = device, .count = 2, .bytes = GPU_PAGE};
 	const struct {
@@ -40,7 +39,6 @@ static bool pass(struct conn *c, int device, int fd)
 	} requests[] = {{SVC_REGION_CUDA_FD, &cuda, sizeof(cuda)},
 			{SVC_REGION_CUDA, &cuda, sizeof(cuda)},
 			{SVC_REGION_ADD, &add, sizeof(add)},
-			{SVC_REGION_LEND, &lend, sizeof(lend)},
 			{SVC_REGION_RANGE, &range, sizeof(range)}};
 	static unsigned next;
 	struct answer answer;
@@ -51,8 +49,6 @@ static bool pass(struct conn *c, int device, int fd)
 	if (conn_next(c, &answer, 10000) != 1)
 		return false;
 	svc_close_fds(answer.fds, answer.nfds);
-	if (!answer.header.result && requests[i].opcode == SVC_REGION_LEND)
-		gpu_forget(c, answer.body.region.region);
 	return true;
 }
 
@@ -111,17 +107,6 @@ static void register_and_forget(struct attacker *a, struct conn *c, unsigned dep
 	}
 }
 
-static void lends(struct attacker *a)
-{
-	const struct svc_region_lend lend = {.device = on_each_gpu(), .bytes = 4 * GPU_PAGE};
-	struct conn c;
-	attack_fork();
-	if (!conn_open(&c, a->socket))
-		attack_hold();
-	attack_ready(a, "16 LENDs of 8 MiB under way in each of 4 sessions");
-	register_and_forget(a, &c, 16, SVC_REGION_LEND, &lend, sizeof(lend));
-}
-
 /* A range of n times the same region. */
 static struct svc_region_range times(uint32_t n, int device, uint32_t part, uint64_t bytes)
 {
@@ -138,33 +123,15 @@ static void ranges(struct attacker *a)
 	const int device = on_each_gpu();
 	struct conn c;
 	struct answer answer;
-	int fd;
-	if (!conn_open(&c, a->socket) || !gpu_lend(&c, device, GPU_PAGE, &fd, &answer))
+	if (!conn_open(&c, a->socket))
 		attack_hold();
-	const uint32_t part = gpu_import(&c, device, GPU_PAGE, fd, &answer);
+	const uint32_t part = gpu_memory(&c, device, GPU_PAGE, &answer);
 	struct svc_region_range r = times(SVC_RANGE_PARTS, device, part, GPU_PAGE);
 	if (!part || conn_call(&c, SVC_REGION_RANGE, &r, sizeof(r), -1, &answer))
 		attack_hold();
 	r = times(SVC_RANGE_PARTS / 2, device, answer.body.region.region, r.bytes);
 	attack_ready(a, "8 RANGEs of 6,272 mappings under way for each GPU");
 	register_and_forget(a, &c, 8, SVC_REGION_RANGE, &r, sizeof(r));
-}
-
-static void all_memory(struct attacker *a)
-{
-	const int device = on_each_gpu();
-	struct conn c;
-	struct answer answer;
-	unsigned n = 0;
-	if (!conn_open(&c, a->socket))
-		attack_hold();
-	while (gpu_lend(&c, device, 8 * GPU_PAGE, NULL, &answer))
-		n++;
-	while (gpu_lend(&c, device, GPU_PAGE, NULL, &answer))
-		;
-	attack_ready(a, "%u MiB of each GPU", n * 16);
-	for (;; a->asked++) /* takes at once any memory that others free */
-		a->refused += !gpu_lend(&c, device, GPU_PAGE, NULL, &answer);
 }
 
 /* ---- Kernels that wait, beside the bystanders' own ---- */
@@ -184,7 +151,7 @@ static bool open_kernels(struct attacker *a, struct conn c[GPUS], struct peer_co
 	uint32_t staging[GPUS];
 	for (int i = 0; i < GPUS; i++)
 		if (!conn_open(&c[i], a->socket) ||
-		    !(staging[i] = gpu_lend(&c[i], i, PEER_STAGING, NULL, &answer)))
+		    !(staging[i] = gpu_memory(&c[i], i, PEER_STAGING, &answer)))
 			return false;
 	return gpu_join(c, staging, ranks) && (*controls = gpu_controls(&ranks[0]));
 }
@@ -249,10 +216,8 @@ const struct attack gpu_attacks[] = {
 	{"gpu-fd-large", "memfds of 1 GiB, in requests for GPUs", .run = pass_memfds, .gpus = true},
 	{"gpu-fd-fuse", "files whose close waits for their server, in requests for GPUs",
 	 .run = pass_files, .gpus = true, .fuse = true},
-	{"gpu-lends", "four sessions LEND and forget without pause", .run = lends, .gpus = true},
 	{"gpu-ranges", "RANGEs of 6,272 mappings come and go without pause", .run = ranges,
 	 .gpus = true},
-	{"gpu-memory", "as much lent memory as the user may have", .run = all_memory, .gpus = true},
 	{"gpu-tasks", "the whole table of tasks, beside another's kernel that waits",
 	 .run = tasks_beside, .gpus = true},
 	{"gpu-controls",

@@ -44,7 +44,7 @@ void gpu_reduces(struct bystanders *b)
 	g->now_of = "open";
 	for (int i = 0; i < GPUS; i++)
 		if (!conn_open(&c[i], b->socket) || !conn_attach(&c[i], ENTRIES) ||
-		    !(region[i] = gpu_lend(&c[i], i, GPU_PAGE, NULL, &answer))) {
+		    !(region[i] = gpu_memory(&c[i], i, GPU_PAGE, &answer))) {
 			fail(g, &answer);
 			return;
 		}
@@ -72,7 +72,7 @@ void gpu_waits(struct bystanders *b)
 	uint32_t staging[GPUS];
 	for (int i = 0; i < GPUS; i++)
 		if (!conn_open(&c[i], b->socket) ||
-		    !(staging[i] = gpu_lend(&c[i], i, PEER_STAGING, NULL, &answer))) {
+		    !(staging[i] = gpu_memory(&c[i], i, PEER_STAGING, &answer))) {
 			fail(g, &answer);
 			return;
 		}
@@ -87,23 +87,11 @@ void gpu_waits(struct bystanders *b)
 	gauge_fail(g, CONN_LOST, "the epoch of the kernel that waits has ended");
 }
 
-/* The region that `call` requests, with its time measured. 0: refused. */
-#define REGION(gauge, name, call)                                                                  \
-	({                                                                                         \
-		gauge_begin(gauge, name);                                                          \
-		uint32_t region_ = (call);                                                         \
-		gauge_end(gauge);                                                                  \
-		if (!region_)                                                                      \
-			fail(gauge, &answer);                                                      \
-		region_;                                                                           \
-	})
-
 void gpu_session(struct bystanders *b, int device)
 {
 	struct gauge *g = &b->request;
 	struct answer answer = {.header.result = CONN_LOST};
 	struct conn c;
-	int fd = -1;
 	gauge_begin(g, "open");
 	const bool open = conn_open(&c, b->socket);
 	gauge_end(g);
@@ -111,15 +99,17 @@ void gpu_session(struct bystanders *b, int device)
 		fail(g, &answer);
 		return;
 	}
-	if (REGION(g, "REGION_LEND", gpu_lend(&c, device, GPU_PAGE, &fd, &answer))) {
-		const uint32_t region =
-			REGION(g, "REGION_CUDA_FD", gpu_import(&c, device, GPU_PAGE, fd, &answer));
+	gauge_begin(g, "REGION_CUDA_FD");
+	const uint32_t region = gpu_memory(&c, device, GPU_PAGE, &answer);
+	gauge_end(g);
+	if (!region) {
+		fail(g, &answer);
+	} else {
 		gauge_begin(g, "REGION_DEL");
-		const bool good = !region || gpu_forget(&c, region);
+		const bool good = gpu_forget(&c, region);
 		gauge_end(g);
 		if (!good)
 			gauge_fail(g, CONN_LOST, "");
-		close(fd);
 	}
 	conn_close(&c);
 }

@@ -3,8 +3,10 @@
 
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "attack.h"
+#include "proto/cuda/allocation.h"
 
 #define CALL_MS 120000
 
@@ -23,24 +25,30 @@ static bool ask(struct conn *c, unsigned opcode, const void *body, size_t length
 	return false;
 }
 
-uint32_t gpu_lend(struct conn *c, int device, uint64_t bytes, int *fd, struct answer *answer)
+static bool create(const struct cuda *cuda, int device, uint64_t bytes, int *fd)
 {
-	const struct svc_region_lend lend = {.device = device, .bytes = bytes};
-	if (!ask(c, SVC_REGION_LEND, &lend, sizeof(lend), answer) || !answer->nfds)
-		return 0;
-	if (fd)
-		*fd = answer->fds[0];
-	else
-		svc_close_fds(answer->fds, answer->nfds);
-	return answer->body.region.region;
+	struct allocation a = {.base = 0};
+	CUcontext context;
+	*fd = -1;
+	if (cuda->cuDevicePrimaryCtxRetain(&context, device) || cuda->cuCtxSetCurrent(context) ||
+	    allocation_make_exported(cuda, device, bytes, &a, fd))
+		return false;
+	allocation_unmap(cuda, a.base, a.bytes);
+	return true;
 }
 
-uint32_t gpu_import(struct conn *c, int device, uint64_t bytes, int fd, struct answer *answer)
+uint32_t gpu_memory(struct conn *c, int device, uint64_t bytes, struct answer *answer)
 {
+	const char *why;
+	const struct cuda *cuda = cuda_driver(&why);
+	int fd;
+	answer->header.result = NCCLSVC_UNSUPPORTED;
+	if (!cuda || !create(cuda, device, bytes, &fd))
+		return 0;
 	const struct svc_region_cuda add = {.device = device, .bytes = bytes};
-	return conn_call(c, SVC_REGION_CUDA_FD, &add, sizeof(add), fd, answer)
-		       ? 0
-		       : answer->body.region.region;
+	const int result = conn_call(c, SVC_REGION_CUDA_FD, &add, sizeof(add), fd, answer);
+	close(fd);
+	return result ? 0 : answer->body.region.region;
 }
 
 bool gpu_forget(struct conn *c, uint32_t region)

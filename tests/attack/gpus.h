@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * GPU memory and communicators through the protocol alone: no process of this program uses CUDA. */
+ * GPU memory and communicators through the protocol, without the library. */
 #ifndef ATTACK_GPUS_H
 #define ATTACK_GPUS_H
 
@@ -9,11 +9,9 @@
 #define GPUS	 2
 #define GPU_PAGE (UINT64_C(2) << 20) /* the driver's allocation granularity */
 
-/* Returns the region, or 0 if refused, and the answer says why. fd: receives the memory's
- * descriptor, which the caller owns, or NULL. */
-uint32_t gpu_lend(struct conn *c, int device, uint64_t bytes, int *fd, struct answer *answer);
-/* The same for memory with this descriptor. */
-uint32_t gpu_import(struct conn *c, int device, uint64_t bytes, int fd, struct answer *answer);
+/* Allocates and registers memory of whole pages, which the process frees once it is registered.
+ * Returns the region, or 0 if refused, and the answer says why. */
+uint32_t gpu_memory(struct conn *c, int device, uint64_t bytes, struct answer *answer);
 bool gpu_forget(struct conn *c, uint32_t region);
 
 /* Joins conns[i] as rank i, on device i, of a new communicator. staging: their regions, or NULL.

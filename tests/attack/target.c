@@ -52,7 +52,6 @@ __attribute__((noreturn)) static void become_daemon(const struct target *t, cons
 		argv[n++] = set[i];
 	argv[n++] = "--device";
 	argv[n++] = attack->gpus ? "cuda" : "host";
-	setenv("NCCLSVC_FAKE_DIR", t->gpus, 1);
 	snprintf(ranks, sizeof(ranks), "%u", attack->ranks);
 	if (attack->ranks) {
 		argv[n++] = "--ranks";
@@ -164,6 +163,7 @@ bool target_start(struct target *t, const char *program, const struct attack *at
 		return false;
 	if (!listen_to_beats(t))
 		return false;
+	setenv("NCCLSVC_FAKE_DIR", t->gpus, 1);
 	fflush(NULL);
 	t->pid = fork();
 	if (!t->pid)

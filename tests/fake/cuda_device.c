@@ -317,14 +317,6 @@ static bool out_of_reach(int a, int b)
 	return pairs && (strstr(pairs, one) || strstr(pairs, other));
 }
 
-bool has_device_node(int gpu)
-{
-	char one[16];
-	const char *missing = getenv("NCCLSVC_FAKE_NO_NODE");
-	snprintf(one, sizeof(one), "%d", gpu);
-	return !missing || !strstr(missing, one);
-}
-
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice from, CUdevice to)
 {
 	CUresult error = enter_device(from);

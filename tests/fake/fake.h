@@ -84,9 +84,6 @@ CUresult shared_hold(int fd, struct physical *physical, uint32_t kind);
 void shared_drop(const struct physical *physical, bool unlink);
 size_t shared_unused(int gpu);
 bool trailer_read(int fd, struct trailer *trailer);
-/* NCCLSVC_FAKE_NO_NODE: physical numbers of GPUs whose device node this process lacks: "0 1". The
- * real driver cannot open their memory. */
-bool has_device_node(int gpu);
 
 /* ---- arena.c: addresses -------------------------------------------------------------------- */
 

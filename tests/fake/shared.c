@@ -163,6 +163,7 @@ CUresult shared_open(void)
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
+	fchmod(fd, 0666); /* all users share the GPUs */
 	flock(fd, LOCK_EX);
 	int error = state_make(fd);
 	flock(fd, LOCK_UN); /* close would not unlock: the mapping keeps the file open */

@@ -111,7 +111,7 @@ CUstream gpu_stream(void)
 
 const char *memory_name(enum memory_kind kind)
 {
-	static const char *const names[] = {"cuMemAlloc", "cuMemCreate", "lent"};
+	static const char *const names[] = {"cuMemAlloc", "cuMemCreate", "the session's"};
 	return names[kind];
 }
 
@@ -145,7 +145,7 @@ void buffer_make(struct buffer *b, enum memory_kind kind, int ordinal, ncclsvc_s
 	case MEMORY_VMM:
 		create(b, ordinal);
 		break;
-	case MEMORY_LENT:
+	case MEMORY_SESSION:
 		CHECK_OK(ncclsvc_mem_alloc_device(session, ordinal, bytes, &p));
 		b->p = (uintptr_t)p;
 		break;
@@ -161,7 +161,7 @@ void buffer_free(struct buffer *b)
 		CHECK_CU(cu.cuMemUnmap(b->p, b->bytes));
 		CHECK_CU(cu.cuMemAddressFree(b->p, b->bytes));
 		break;
-	case MEMORY_LENT:
+	case MEMORY_SESSION:
 		CHECK_OK(ncclsvc_mem_free(b->session, at(b->p)));
 		break;
 	default:

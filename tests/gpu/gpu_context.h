@@ -34,12 +34,12 @@ bool gpu_has_unused(size_t least, unsigned timeout_ms);
 int gpu_capability(int ordinal);
 CUstream gpu_stream(void);
 
-enum memory_kind { MEMORY_ALLOC, MEMORY_VMM, MEMORY_LENT, MEMORY_KINDS };
+enum memory_kind { MEMORY_ALLOC, MEMORY_VMM, MEMORY_SESSION, MEMORY_KINDS };
 const char *memory_name(enum memory_kind kind);
 
 struct buffer {
 	enum memory_kind kind;
-	ncclsvc_session *session; /* for MEMORY_LENT */
+	ncclsvc_session *session; /* for MEMORY_SESSION */
 	CUdeviceptr p;
 	size_t bytes;
 };

@@ -5,14 +5,34 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-uint32_t peer_lend(struct raw *raw, int device, uint64_t bytes)
+uint32_t peer_region(struct raw *raw, int device, const struct buffer *b)
 {
+	const struct svc_region_cuda r = {.bytes = b->bytes, .base = b->p, .device = device};
+	CUmemGenericAllocationHandle handle;
 	struct raw_reply reply;
-	struct svc_region_lend request = {.device = device, .bytes = bytes};
-	raw_call(raw, SVC_REGION_LEND, &request, sizeof(request), NULL, 0, &reply);
+	int fd;
+	CHECK_CU(cu.cuMemRetainAllocationHandle(&handle, at(b->p)));
+	CHECK_CU(cu.cuMemExportToShareableHandle(&fd, handle,
+						 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	CHECK_CU(cu.cuMemRelease(handle));
+	raw_call(raw, SVC_REGION_CUDA_FD, &r, sizeof(r), &fd, 1, &reply);
 	CHECK_EQ(reply.header.result, 0);
-	close(reply.fds[0]);
+	close(fd);
 	return reply.region.region;
+}
+
+uint32_t peer_memory(struct raw *raw, int device, uint64_t bytes)
+{
+	struct buffer b;
+	CUcontext before = NULL;
+	if (cu.cuCtxGetCurrent)
+		cu.cuCtxGetCurrent(&before);
+	gpu_use(device);
+	buffer_make(&b, MEMORY_VMM, device, NULL, bytes);
+	const uint32_t region = peer_region(raw, device, &b);
+	buffer_free(&b);
+	CHECK_CU(cu.cuCtxSetCurrent(before));
+	return region;
 }
 
 static void join_begin(struct member *m, const ncclsvc_unique_id *id, int rank, uint32_t staging)

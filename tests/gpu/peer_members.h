@@ -16,8 +16,10 @@ struct member {
 	struct svc_join_reply joined;
 };
 
-/* Borrows GPU memory from the daemon. Returns its region. */
-uint32_t peer_lend(struct raw *raw, int device, uint64_t bytes);
+/* Registers memory of cuMemCreate. Returns its region. */
+uint32_t peer_region(struct raw *raw, int device, const struct buffer *b);
+/* The same for new memory, which only the daemon holds then. */
+uint32_t peer_memory(struct raw *raw, int device, uint64_t bytes);
 void peer_join_end(struct member *m);
 /* Both join with staging memory, the second one only if `second` is set. */
 void peer_join(struct member m[2], const ncclsvc_unique_id *id, bool second);

@@ -103,9 +103,8 @@ static bool workers_hold(const struct daemon *d, char *text, size_t size)
 	bool some = false;
 	ncclsvc_device_info *list = devices_of(d, &n);
 	for (size_t i = 0; i < n && !some; i++) {
-		some = list[i].imports || list[i].lent;
-		snprintf(text, size, "gpu%d still has %u imports and %u lent regions",
-			 list[i].device, list[i].imports, list[i].lent);
+		some = list[i].imports;
+		snprintf(text, size, "gpu%d still has %u imports", list[i].device, list[i].imports);
 	}
 	ncclsvc_list_free(list);
 	return some;

@@ -42,7 +42,7 @@ void rank_threads(const struct client *c, void *(*main)(void *rank));
 void ranks_end(struct client *clients, int n);
 
 ncclsvc_device_info device_info(ncclsvc_session *session, int device);
-/* Waits until the workers hold no imported or lent memory. */
+/* Waits until the workers hold no imported memory. */
 void workers_finish(const struct daemon *d);
 
 /* Checks that the output of `ncclsvc-ctl why` contains the text. */

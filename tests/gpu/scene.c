@@ -64,5 +64,5 @@ ncclsvc_status scene_ends(struct scene *s, ncclsvc_result result)
 void scene_member(struct scene *s, int rank)
 {
 	raw_open(&s->m[rank].raw, s->c->daemon);
-	s->m[rank].staging = peer_lend(&s->m[rank].raw, rank, PEER_STAGING);
+	s->m[rank].staging = peer_memory(&s->m[rank].raw, rank, PEER_STAGING);
 }

@@ -94,7 +94,9 @@ static void messages(struct rank *r, CUdeviceptr a, CUdeviceptr b)
 static void memory_is_free(struct rank *r, struct buffer *b)
 {
 	const size_t before = gpu_unused_memory();
-	const ncclsvc_result result = ncclsvc_mem_forget(r->session, at(b->p), WITHIN);
+	const ncclsvc_result result = b->kind == MEMORY_SESSION
+					      ? NCCLSVC_OK
+					      : ncclsvc_mem_forget(r->session, at(b->p), WITHIN);
 	CHECK(!result || (b->kind == MEMORY_ALLOC && result == NCCLSVC_TIMEOUT));
 	buffer_free(b);
 	/* The driver takes up to about a millisecond. */
@@ -118,15 +120,10 @@ static void direct_rank(struct client *c)
 			messages(r, a.p, b.p);
 			meeting_wait(&m);
 			const size_t before = gpu_unused_memory();
-			if (kind == MEMORY_LENT) {
-				buffer_free(&a);
-				buffer_free(&b);
-			} else {
-				memory_is_free(r, &a);
-				memory_is_free(r, &b);
-			}
+			memory_is_free(r, &a);
+			memory_is_free(r, &b);
 			meeting_wait(&m);
-			CHECK(kind == MEMORY_LENT || gpu_has_unused(before + BYTES, WAIT_MS));
+			CHECK(gpu_has_unused(before + BYTES, WAIT_MS));
 			meeting_wait(&m);
 		}
 	}

@@ -194,7 +194,7 @@ static void *submit_beside(void *arg)
 }
 
 /* In this capture mode, any thread's call that may invalidate a capture fails. The other thread's
- * first operation on NCCL needs lent memory and mapped pages. */
+ * first operation on NCCL needs new memory and mapped pages. */
 static void beside_rank(struct client *c)
 {
 	struct rank r;

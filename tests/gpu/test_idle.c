@@ -64,9 +64,8 @@ static void worker_ends(const struct rank *r)
 	for (ncclsvc_device_info i; (i = device_info(r->session, r->gpu)).pid; sleep_ms(20)) {
 		if (now_ns() > end)
 			check_failed(__FILE__, __LINE__,
-				     "worker %d has not ended: %u NCCL communicators, %u lent "
-				     "regions",
-				     i.pid, i.nccl_comms, i.lent);
+				     "worker %d has not ended: %u NCCL communicators", i.pid,
+				     i.nccl_comms);
 		CHECK_EQ(i.state, NCCLSVC_DEVICE_READY);
 	}
 }

@@ -141,7 +141,7 @@ static void test_recover(void)
 	gpu_daemon_stop(&d);
 }
 
-/* Buffers lent by a daemon are lost with it; the next daemon lends new ones. */
+/* Buffers continue to be used with the next daemon. */
 static void reattach_rank(struct client *c)
 {
 	enum { READY = 1, GO };

@@ -95,7 +95,7 @@ static void use_buffer(struct meeting *m, int kind, unsigned k)
 	struct buffer b;
 	buffer_make(&b, kind, m->r.gpu, m->r.session, (1 + k % 3) * CHUNK);
 	use(m, b.p, k);
-	if (kind != MEMORY_LENT)
+	if (kind != MEMORY_SESSION)
 		forget(m, b.p, k);
 	buffer_free(&b);
 }

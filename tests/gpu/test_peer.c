@@ -28,13 +28,13 @@ static void join_refused(struct member *m, int device, uint32_t staging)
 	request.device = device;
 	request.staging = staging;
 	raw_refused(&m->raw, SVC_JOIN, &request, sizeof(request), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
-		    "is not lent memory of device");
+		    "is not memory of cuMemCreate on device");
 }
 
 static void bad_staging(struct member m[2])
 {
 	stage("invalid staging memory");
-	const uint32_t small = peer_lend(&m[0].raw, 0, PEER_STAGING / 2);
+	const uint32_t small = peer_memory(&m[0].raw, 0, PEER_STAGING / 2);
 	join_refused(&m[0], 0, small);
 	join_refused(&m[0], 1, m[0].staging);
 	join_refused(&m[0], SVC_DEVICE_HOST, m[0].staging);
@@ -85,10 +85,10 @@ static void region_goes(struct member *m)
 {
 	struct raw_reply reply;
 	struct svc_region_del del = {.region = m->staging};
-	CHECK_EQ(held_bytes(&m->raw), 4 * PEER_STAGING); /* two regions, two members */
+	CHECK_EQ(held_bytes(&m->raw), 2 * PEER_STAGING); /* two members */
 	raw_call(&m->raw, SVC_REGION_DEL, &del, sizeof(del), NULL, 0, &reply);
 	CHECK_EQ(reply.header.result, 0);
-	CHECK_EQ(held_bytes(&m->raw), 3 * PEER_STAGING);
+	CHECK_EQ(held_bytes(&m->raw), 2 * PEER_STAGING);
 	close(peer_staging_fd(m, 0));
 }
 
@@ -119,8 +119,8 @@ static void peer_dies(struct client *c, struct member m[2], const ncclsvc_unique
 
 	stage("an epoch in which only one member has staging memory");
 	raw_open(&m[1].raw, c->daemon);
-	m[1].staging = peer_lend(&m[1].raw, 1, PEER_STAGING);
-	m[0].staging = peer_lend(&m[0].raw, 0, PEER_STAGING);
+	m[1].staging = peer_memory(&m[1].raw, 1, PEER_STAGING);
+	m[0].staging = peer_memory(&m[0].raw, 0, PEER_STAGING);
 	peer_join(m, id, false);
 	CHECK_EQ(m[0].joined.peer_bytes, 0);
 	CHECK_EQ(m[1].joined.peer_bytes, 0);
@@ -175,7 +175,7 @@ static void staging_rank(struct client *c)
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	for (int i = 0; i < 2; i++) {
 		raw_open(&m[i].raw, c->daemon);
-		m[i].staging = peer_lend(&m[i].raw, i, PEER_STAGING);
+		m[i].staging = peer_memory(&m[i].raw, i, PEER_STAGING);
 	}
 	bad_staging(m);
 	peer_join(m, &id, true);
@@ -224,13 +224,13 @@ static void check_limit(const struct daemon *d, const struct limit *due)
 	CHECK_OK(ncclsvc_unique_id_create(&id));
 	for (int i = 0; i < 2; i++) {
 		raw_open(&m[i].raw, d);
-		m[i].staging = peer_lend(&m[i].raw, i, PEER_STAGING);
+		m[i].staging = peer_memory(&m[i].raw, i, PEER_STAGING);
 	}
 	peer_join(m, &id, true);
 	CHECK_EQ(m[0].joined.peer_bytes, due->bytes);
 	CHECK_EQ(m[1].joined.peer_bytes, due->bytes);
 	is_listed(d, due);
-	held_becomes(&m[0].raw, (due->bytes ? 4 : 2) * PEER_STAGING); /* of regions and members */
+	held_becomes(&m[0].raw, due->bytes ? 2 * PEER_STAGING : 0);
 	raw_close(&m[0].raw);
 	raw_close(&m[1].raw);
 }
@@ -385,10 +385,40 @@ static void test_reach(void)
 	has_limit(key, "0-2", (struct limit){UINT32_MAX, NCCLSVC_PEER_DEFAULT});
 }
 
+/* ---- A member whose process lacks a GPU's device node ---- */
+
+static void out_of_reach_rank(struct client *c)
+{
+	struct member m[2];
+	ncclsvc_unique_id id;
+	CHECK_OK(ncclsvc_unique_id_create(&id));
+	for (int i = 0; i < 2; i++) {
+		raw_open(&m[i].raw, c->daemon);
+		struct svc_join join = raw_join_request(&id, 2, i);
+		join.device = i;
+		join.staging = peer_memory(&m[i].raw, i, PEER_STAGING);
+		join.out_of_reach = i ? 0 : 1 << 1;
+		m[i].request_id = raw_send(&m[i].raw, SVC_JOIN, &join, sizeof(join), NULL, 0);
+	}
+	for (int i = 0; i < 2; i++) {
+		peer_join_end(&m[i]);
+		CHECK_EQ(m[i].joined.peer_bytes, 0);
+	}
+	is_listed(c->daemon, &(struct limit){0, NCCLSVC_PEER_OUT_OF_REACH});
+	raw_close(&m[0].raw);
+	raw_close(&m[1].raw);
+}
+
+static void test_out_of_reach(void)
+{
+	ranks_run(1, out_of_reach_rank, NULL);
+}
+
 const struct gpu_test peer_tests[] = {
 	{"peer/staging", test_staging, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"peer/bytes", test_bytes, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"peer/measured", test_measured, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"peer/reach", test_reach, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"peer/out-of-reach", test_out_of_reach, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

@@ -202,43 +202,6 @@ static void no_memory(struct client *c)
 	raw_close(&raw);
 }
 
-/* One user gets at most three quarters of a GPU's memory. */
-static void much_lent(struct client *c)
-{
-	struct raw raw;
-	struct raw_reply reply;
-	size_t unused, total;
-	CHECK_CU(cu.cuMemGetInfo(&unused, &total));
-	const struct svc_region_lend more = {.bytes = total / 4 * 3 + 2 * MIB};
-	const struct svc_region_lend some = {.bytes = 2 * MIB};
-	raw_open(&raw, c->daemon);
-	stage("more lent memory than one user gets");
-	raw_refused(&raw, SVC_REGION_LEND, &more, sizeof(more), NULL, 0, NCCLSVC_LIMIT,
-		    "three quarters");
-	raw_call(&raw, SVC_REGION_LEND, &some, sizeof(some), NULL, 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	close(reply.fds[0]);
-	raw_close(&raw);
-}
-
-/* The daemon clears lent memory. The stand-in's new memory has dirt in every 2 MiB. */
-static void lent_is_clear(struct rank *r)
-{
-	void *p;
-	stage("lent memory is clear");
-	for (int i = 0; i < 3; i++) {
-		CHECK_OK(ncclsvc_mem_alloc_device(r->session, r->gpu, BYTES, &p));
-		for (size_t at = 0; at < BYTES; at += 2 * MIB) {
-			uint64_t word = 1;
-			CHECK_CU(cu.cuMemcpyDtoH(&word, (uintptr_t)p + at, sizeof(word)));
-			CHECK_EQ(word, 0);
-		}
-		CHECK_CU(cu.cuMemsetD8Async((uintptr_t)p, 0x5a, BYTES, r->stream));
-		CHECK(gpu_stream_ends(r->stream, WAIT_MS));
-		CHECK_OK(ncclsvc_mem_free(r->session, p));
-	}
-}
-
 static uint32_t raw_mapping(struct raw *raw, const struct buffer *b)
 {
 	CUmemGenericAllocationHandle handle;
@@ -461,32 +424,30 @@ static void many_redops(struct client *c, pid_t worker)
 
 /* More requests than a worker gets at a time. A session that ends meanwhile leaves nothing
  * behind. */
-static void many_lends(struct client *c, pid_t worker, ncclsvc_session *session)
+static void many_imports(struct client *c, CUdeviceptr p, pid_t worker, ncclsvc_session *session)
 {
-	enum { LENDS = 64 };
+	enum { IMPORTS = 64 };
 	struct raw gone, raw;
 	struct raw_reply reply;
-	const struct svc_region_lend request = {.bytes = 2 * MIB};
-	const uint32_t before = device_info(session, 0).lent;
-	stage("many lends at once");
+	const struct svc_region_cuda request = region_request(p, BYTES);
+	const uint32_t before = device_info(session, 0).imports;
+	stage("many imports at once");
 	raw_open(&gone, c->daemon);
 	raw_open(&raw, c->daemon);
 	process_stop(worker);
-	for (int i = 0; i < LENDS; i++)
-		raw_send(&gone, SVC_REGION_LEND, &request, sizeof(request), NULL, 0);
-	for (int i = 0; i < LENDS; i++)
-		raw_send(&raw, SVC_REGION_LEND, &request, sizeof(request), NULL, 0);
+	for (int i = 0; i < IMPORTS; i++)
+		raw_send(&gone, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0);
+	for (int i = 0; i < IMPORTS; i++)
+		raw_send(&raw, SVC_REGION_CUDA, &request, sizeof(request), NULL, 0);
 	raw_close(&gone);
 	CHECK_EQ(kill(worker, SIGCONT), 0);
-	for (int i = 0; i < LENDS; i++) {
+	for (int i = 0; i < IMPORTS; i++) {
 		CHECK(raw_next(&raw, &reply)); /* in any order */
 		CHECK_EQ(reply.header.result, 0);
-		CHECK_EQ(reply.nfds, 1);
-		close(reply.fds[0]);
 	}
 	raw_close(&raw);
-	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull; device_info(session, 0).lent > before;
-	     sleep_ms(10))
+	for (uint64_t end = now_ns() + WAIT_MS * 1000000ull;
+	     device_info(session, 0).imports > before; sleep_ms(10))
 		CHECK(now_ns() < end);
 }
 
@@ -543,13 +504,11 @@ static void raw_rank(struct client *c)
 	pid_t worker = device_info(r.session, 0).pid;
 	lies(c, b.p);
 	no_memory(c);
-	much_lent(c);
-	lent_is_clear(&r);
 	two_names(c);
 	ranges(c, b.p);
 	redops(c, b.p);
 	many_redops(c, worker);
-	many_lends(c, worker, r.session);
+	many_imports(c, b.p, worker, r.session);
 	thieves(c, b.p);
 	stage("checking that the session is still usable");
 	rank_check_usable(&r);

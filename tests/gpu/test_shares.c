@@ -23,36 +23,21 @@ struct shares {
 
 /* ---- Requests ---- */
 
-static uint32_t region_added(struct raw *raw, unsigned opcode, const struct svc_region_cuda *r,
-			     int fd)
-{
-	struct raw_reply reply;
-	raw_call(raw, opcode, r, sizeof(*r), &fd, fd >= 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	return reply.region.region;
-}
-
 static uint32_t region_ipc(struct raw *raw, const struct buffer *b)
 {
 	struct svc_region_cuda r = {.bytes = b->bytes, .base = b->p, .buffer_id = b->p};
 	CUipcMemHandle handle;
 	CHECK_CU(cu.cuIpcGetMemHandle(&handle, b->p));
 	memcpy(r.handle, &handle, sizeof(r.handle));
-	return region_added(raw, SVC_REGION_CUDA, &r, -1);
+	struct raw_reply reply;
+	raw_call(raw, SVC_REGION_CUDA, &r, sizeof(r), NULL, 0, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	return reply.region.region;
 }
 
 static uint32_t region_vmm(struct raw *raw, const struct buffer *b)
 {
-	const struct svc_region_cuda r = {.bytes = b->bytes, .base = b->p};
-	CUmemGenericAllocationHandle handle;
-	int fd;
-	CHECK_CU(cu.cuMemRetainAllocationHandle(&handle, at(b->p)));
-	CHECK_CU(cu.cuMemExportToShareableHandle(&fd, handle,
-						 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-	CHECK_CU(cu.cuMemRelease(handle));
-	const uint32_t region = region_added(raw, SVC_REGION_CUDA_FD, &r, fd);
-	close(fd);
-	return region;
+	return peer_region(raw, 0, b);
 }
 
 static uint32_t region_range(struct raw *raw, uint32_t a, uint32_t b, uint64_t bytes)
@@ -241,7 +226,7 @@ static void bad_shares(struct shares *s)
 	}
 	q = r, q.region = host.id;
 	share_refused(s, q, NCCLSVC_INVALID_ARGUMENT, "not memory of device 0");
-	q = r, q.region = peer_lend(raw, 1, 2 * MIB);
+	q = r, q.region = peer_memory(raw, 1, 2 * MIB);
 	share_refused(s, q, NCCLSVC_INVALID_ARGUMENT, "not memory of device 0");
 	for (uint32_t i = 0; i < 2; i++) {
 		q = r, q.slot = (uint32_t[]){SVC_SHARE_SLOTS, INT32_MAX}[i];
@@ -300,10 +285,10 @@ static void kinds(struct shares *s)
 	const uint32_t ipc = region_ipc(raw, &s->ipc), vmm = region_vmm(raw, &s->vmm);
 	const uint32_t two = region_range(raw, vmm, vmm, 2 * BYTES);
 	const uint32_t four = region_range(raw, two, two, 4 * BYTES);
-	const uint32_t regions[] = {ipc, vmm, two, four, peer_lend(raw, 0, 2 * MIB)};
-	for (uint32_t i = 0; i < 5; i++)
+	const uint32_t regions[] = {ipc, vmm, two, four};
+	for (uint32_t i = 0; i < 4; i++)
 		share(s, regions[i], i);
-	const uint32_t first = s->number - 4;
+	const uint32_t first = s->number - 3;
 	struct svc_shared_reply e = next(s, SVC_SHARED_MAP, 0, first);
 	CUipcMemHandle handle;
 	CHECK_CU(cu.cuIpcGetMemHandle(&handle, s->ipc.p));
@@ -322,16 +307,13 @@ static void kinds(struct shares *s)
 	stage("a range whose parts are gone");
 	del_ends(s, del_begin(s, two, 0), NCCLSVC_OK);
 	part_refused(s, s->position - 1, 0);
-	e = next(s, SVC_SHARED_MAP, 4, first + 4);
-	CHECK(e.kind == SVC_REGION_LENT && e.parts == 1 && e.bytes == 2 * MIB);
 	next(s, SVC_SHARED_DROP, 2, first + 2);
-	for (uint32_t i = 0; i < 5; i++)
+	for (uint32_t i = 0; i < 4; i++)
 		if (regions[i] != two)
 			del_ends(s, del_begin(s, regions[i], 0), NCCLSVC_OK);
 	next(s, SVC_SHARED_DROP, 0, first);
 	next(s, SVC_SHARED_DROP, 1, first + 1);
 	next(s, SVC_SHARED_DROP, 3, first + 3);
-	next(s, SVC_SHARED_DROP, 4, first + 4);
 	log_ends(s);
 }
 
@@ -491,7 +473,7 @@ static void the_owner_dies(struct shares *s)
 	struct raw_reply reply;
 	stage("an owner that leaves, and whose session ends");
 	raw_open(&s->m[1].raw, s->c->daemon);
-	s->m[1].staging = peer_lend(&s->m[1].raw, 1, PEER_STAGING);
+	s->m[1].staging = peer_memory(&s->m[1].raw, 1, PEER_STAGING);
 	begin(s);
 	log_ends(s);
 	const uint32_t a = region_ipc(&s->m[0].raw, &s->ipc);
@@ -523,7 +505,7 @@ static void shares_rank(struct client *c)
 	CHECK_OK(ncclsvc_unique_id_create(&s.id));
 	for (int i = 0; i < 2; i++) {
 		raw_open(&s.m[i].raw, c->daemon);
-		s.m[i].staging = peer_lend(&s.m[i].raw, i, PEER_STAGING);
+		s.m[i].staging = peer_memory(&s.m[i].raw, i, PEER_STAGING);
 	}
 	begin(&s);
 	the_bell_is_one(&s);

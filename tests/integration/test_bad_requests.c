@@ -146,9 +146,6 @@ static void a_host_daemon_has_no_devices(void **state)
 			    NCCLSVC_UNSUPPORTED, "device");
 		raw_refused(&r, SVC_REGION_CUDA_FD, &region, sizeof(region), &fd, 1,
 			    NCCLSVC_UNSUPPORTED, "device");
-		struct svc_region_lend lend = {.bytes = SVC_PAGE, .device = devices[i]};
-		raw_refused(&r, SVC_REGION_LEND, &lend, sizeof(lend), NULL, 0, NCCLSVC_UNSUPPORTED,
-			    "device");
 	}
 	struct svc_list list = {.what = SVC_LIST_DEVICES};
 	raw_call(&r, SVC_LIST, &list, sizeof(list), NULL, 0, &reply);

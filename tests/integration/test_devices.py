@@ -95,17 +95,8 @@ class Devices(unittest.TestCase):
         first = session.devices()
         self.assertEqual([(d.device, d.state) for d in first], [(0, "ready"), (1, "ready")])
         self.assertNotEqual(first[0].uuid, first[1].uuid)
-        region, size, fd = session.lend(1, 1)
-        os.close(fd)
-        self.assertEqual(size % MIB, 0)
-        answer = json.loads(self.ctl("--json", "devices").stdout)
-        self.assertEqual((answer["devices"][1]["lent"], answer["devices"][1]["lent_bytes"]), (1, size))
-        (memory,) = json.loads(self.ctl("--json", "memory").stdout)["regions"]
-        self.assertEqual((memory["kind"], memory["device"], memory["bytes"]), ("lent", 1, size))
         status = json.loads(self.ctl("--json", "status").stdout)["status"]
         self.assertEqual((status["devices"], status["devices_ready"]), (2, 2))
-        session.call(svc.REGION_DEL, struct.pack("=II", region, 0))
-        self.assertEqual(session.devices()[1].lent, 0)
 
         os.kill(first[1].pid, signal.SIGKILL)
         eventually(lambda: session.devices()[1].restarts, "end of the worker")
@@ -123,8 +114,7 @@ class Devices(unittest.TestCase):
         for device in (-1, GPUS, GPUS + 1, 31, 32, 2**31 - 1, -2**31):
             region = svc.REGION_CUDA_REQUEST.pack(MIB, 0, 0, device, 0, bytes(64))
             for opcode, body, fds in (
-                    (svc.REGION_CUDA, region, ()), (svc.REGION_CUDA_FD, region, [memory.fd]),
-                    (svc.REGION_LEND, svc.REGION_LEND_REQUEST.pack(MIB, device, 0), ())):
+                    (svc.REGION_CUDA, region, ()), (svc.REGION_CUDA_FD, region, [memory.fd])):
                 self.assertIn(str(device), self.refused(session, "UNSUPPORTED", opcode, body, fds))
             if device != -1:
                 self.refused(session, "UNSUPPORTED", svc.JOIN,
@@ -138,17 +128,13 @@ class Devices(unittest.TestCase):
             region = svc.REGION_CUDA_REQUEST.pack(size, 0, 0, 0, reserved, bytes(64))
             self.refused(session, "INVALID_ARGUMENT", svc.REGION_CUDA, region)
             self.refused(session, "INVALID_ARGUMENT", svc.REGION_CUDA_FD, region, [memory.fd])
-            self.refused(session, "INVALID_ARGUMENT", svc.REGION_LEND,
-                         svc.REGION_LEND_REQUEST.pack(size, 0, reserved))
         memory.close()
 
     def test_stray_and_missing_fds(self):
         session = self.start()
         memory = svc.Region(4096)
         region = svc.REGION_CUDA_REQUEST.pack(MIB, 0, 0, 0, 0, bytes(64))
-        lend = svc.REGION_LEND_REQUEST.pack(MIB, 0, 0)
-        for opcode, body, right in ((svc.REGION_CUDA, region, 0), (svc.REGION_CUDA_FD, region, 1),
-                                    (svc.REGION_LEND, lend, 0)):
+        for opcode, body, right in ((svc.REGION_CUDA, region, 0), (svc.REGION_CUDA_FD, region, 1)):
             for n in range(5):
                 if n != right:
                     self.refused(session, "PROTOCOL", opcode, body, [memory.fd] * n)
@@ -169,16 +155,6 @@ class Devices(unittest.TestCase):
         self.assertEqual([d.pid for d in session.devices()], pids)
         self.assertEqual(session.records(svc.LIST_REGIONS), [])
         eventually(lambda: self.daemon.open_fds() <= fds, "end to the open fds")
-
-    def test_lent_memory_has_its_limit(self):
-        session = self.start("--user-region-bytes", str(8 * MIB))
-        kept = [session.lend(2 * MIB, 0) for _ in range(4)]
-        self.assertIn("user_region_bytes", self.refused(
-            session, "LIMIT", svc.REGION_LEND, svc.REGION_LEND_REQUEST.pack(2 * MIB, 1, 0)))
-        session.call(svc.REGION_DEL, struct.pack("=II", kept[0][0], 0))
-        kept.append(session.lend(2 * MIB, 1))
-        for _, _, fd in kept:
-            os.close(fd)
 
     # ---- The doctor ----
 

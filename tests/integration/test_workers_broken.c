@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Like test_broken_daemon.c, on GPUs: the streams, kernels and lent memory of two trainers depend
- * on the messages of a broken daemon. */
+ * Like test_broken_daemon.c, on GPUs: the streams, kernels and memory of two trainers depend on
+ * the messages of a broken daemon. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -27,13 +27,13 @@ static void reduce(ncclsvc_session *s, ncclsvc_comm *comm, CUdeviceptr p)
 static void use(struct client *me, ncclsvc_session *s, CUdeviceptr p)
 {
 	ncclsvc_comm *comm, *part;
-	void *lent;
+	void *own;
 	if (ncclsvc_comm_join_device(s, &me->id, me->nranks, me->rank, me->rank, TIMEOUT_MS, &comm))
 		return;
 	reduce(s, comm, p);
-	if (!ncclsvc_mem_alloc_device(s, me->rank, WORDS * sizeof(int32_t), &lent)) {
-		reduce(s, comm, (CUdeviceptr)(uintptr_t)lent);
-		ncclsvc_mem_free(s, lent);
+	if (!ncclsvc_mem_alloc_device(s, me->rank, WORDS * sizeof(int32_t), &own)) {
+		reduce(s, comm, (CUdeviceptr)(uintptr_t)own);
+		ncclsvc_mem_free(s, own);
 	}
 	if (!ncclsvc_comm_split(comm, 0, me->rank, TIMEOUT_MS, &part)) {
 		reduce(s, part, p);

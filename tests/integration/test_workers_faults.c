@@ -332,21 +332,21 @@ static void import_fails(void **state)
 	ranks_stop(&c);
 }
 
-static void lending_fails(void **state)
+static void allocation_fails(void **state)
 {
 	struct rank_group c;
 	(void)state;
 	ranks_start(&c, 2, NULL);
-	fault_on(&c, "memory", device_of(&c, 0).pid);
-	ranks_must(&c, 0, ORDER_LEND, NCCLSVC_NO_MEMORY, 1 << 20);
-	says(c.pages[0].text, "gpu0");
+	const uint32_t before = device_of(&c, 0).imports;
+	fault_on(&c, "memory", c.ranks[0].pid);
+	ranks_must(&c, 0, ORDER_ALLOC, NCCLSVC_NO_MEMORY, 1 << 20);
+	says(c.pages[0].text, "cannot allocate 1048576 bytes on GPU 0");
 	fault_off(&c, "memory");
-	/* A request beyond the GPU's memory, which exceeds one user's share. */
-	ranks_must(&c, 0, ORDER_LEND, NCCLSVC_LIMIT, INT64_C(1) << 29);
-	CHECK_EQ(device_of(&c, 0).lent, 0);
-	ranks_must(&c, 0, ORDER_LEND, NCCLSVC_OK, 1 << 20);
+	/* More than the GPU has. */
+	ranks_must(&c, 0, ORDER_ALLOC, NCCLSVC_NO_MEMORY, INT64_C(1) << 40);
+	ranks_must(&c, 0, ORDER_ALLOC, NCCLSVC_OK, 1 << 20);
 	ranks_try(&c, 3, 0);
-	CHECK_EQ(device_of(&c, 0).lent, 1);
+	CHECK_EQ(device_of(&c, 0).imports, before + 1);
 	ranks_stop(&c);
 }
 
@@ -364,7 +364,7 @@ int main(void)
 		RANKS_TEST(hang_of_a_dead_trainer),
 		RANKS_TEST(init_fails),
 		RANKS_TEST(import_fails),
-		RANKS_TEST(lending_fails),
+		RANKS_TEST(allocation_fails),
 		RANKS_TEST(killed_often),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

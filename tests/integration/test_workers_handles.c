@@ -22,16 +22,6 @@ static void register_it(struct raw *r, const struct svc_region_cuda *region)
 	CHECK_EQ(reply.header.result, 0);
 }
 
-static void lend_staging(struct raw *r)
-{
-	const struct svc_region_lend lend = {.bytes = PEER_STAGING, .device = 0};
-	struct raw_reply reply;
-	raw_call(r, SVC_REGION_LEND, &lend, sizeof(lend), NULL, 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
-	CHECK_EQ(reply.nfds, 1);
-	close(reply.fds[0]);
-}
-
 static void own(struct client *me)
 {
 	struct svc_region_cuda *shown = me->arg;
@@ -51,7 +41,6 @@ static void own(struct client *me)
 	raw_open(&another, me->daemon);
 	register_it(&another, shown);
 	raw_close(&another);
-	lend_staging(&r);
 	say(me, READY);
 	CHECK_EQ(hear(me), GO);
 	raw_close(&r);
@@ -72,11 +61,11 @@ static void steal(struct client *me)
 	CHECK_EQ(setresuid(THIEF, THIEF, THIEF), 0);
 	raw_open(&r, me->daemon);
 	is_refused(&r, region);
-	/* The owner's regions have these numbers. One region is lent memory. */
+	/* The owner's regions have these numbers. */
 	struct svc_join join = {.nranks = 1, .device = 0};
-	for (join.staging = 1; join.staging <= 3; join.staging++)
+	for (join.staging = 1; join.staging <= 2; join.staging++)
 		raw_refused(&r, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_INVALID_ARGUMENT,
-			    "is not lent memory");
+			    "is not memory of cuMemCreate");
 	region.buffer_id = 77;
 	is_refused(&r, region);
 	region.device = 1;

@@ -222,24 +222,22 @@ static void killed_while_it_imports(void **state)
 	ranks_stop(&c);
 }
 
-/* Lent memory survives: the trainer holds it, and the new worker finds it again. */
-static void lent_memory_outlives_its_worker(void **state)
+/* The new worker imports memory of cuMemCreate again. */
+static void allocated_memory_outlives_its_worker(void **state)
 {
 	struct rank_group c;
 	(void)state;
 	ranks_start(&c, 2, NULL);
 	for (int i = 0; i < 2; i++)
-		ranks_must(&c, i, ORDER_LEND, NCCLSVC_OK, 4 << 20);
+		ranks_must(&c, i, ORDER_ALLOC, NCCLSVC_OK, 4 << 20);
 	ranks_try(&c, 3, 0);
 	ncclsvc_device_info before = device_of(&c, 1);
-	CHECK_EQ(before.lent, 1);
 	worker_kill(&c, 1);
 	worker_replaced(&c, 1, before.pid);
 	ranks_rejoin(&c, 3, 0);
 	ncclsvc_device_info d = device_of(&c, 1);
-	CHECK_EQ(d.lent, 1);
-	CHECK_EQ(d.lent_bytes, before.lent_bytes);
 	CHECK_EQ(d.imports, before.imports);
+	CHECK_EQ(d.import_bytes, before.import_bytes);
 	ranks_try(&c, 3, 0);
 	ranks_stop(&c);
 }
@@ -251,7 +249,7 @@ static void a_session_ends_while_its_worker_starts(void **state)
 	(void)state;
 	ranks_start(&c, 2, NULL);
 	for (int i = 0; i < 2; i++)
-		ranks_must(&c, i, ORDER_LEND, NCCLSVC_OK, 4 << 20);
+		ranks_must(&c, i, ORDER_ALLOC, NCCLSVC_OK, 4 << 20);
 	ranks_try(&c, 3, 0);
 	int pid = device_of(&c, 1).pid;
 	fault_on(&c, "driver-old", 0);
@@ -263,8 +261,7 @@ static void a_session_ends_while_its_worker_starts(void **state)
 	worker_replaced(&c, 1, pid);
 	ncclsvc_device_info d = device_of(&c, 1);
 	CHECK_EQ(d.imports, 0);
-	CHECK_EQ(d.lent, 0);
-	CHECK_EQ(d.lent_bytes, 0);
+	CHECK_EQ(d.import_bytes, 0);
 	ranks_stop(&c);
 }
 
@@ -322,7 +319,7 @@ int main(void)
 		RANKS_TEST(others_go_on),
 		RANKS_TEST(killed_while_a_communicator_is_made),
 		RANKS_TEST(killed_while_it_imports),
-		RANKS_TEST(lent_memory_outlives_its_worker),
+		RANKS_TEST(allocated_memory_outlives_its_worker),
 		RANKS_TEST(a_session_ends_while_its_worker_starts),
 		RANKS_TEST(killed_before_the_epoch_begins),
 	};

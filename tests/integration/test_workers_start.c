@@ -69,9 +69,9 @@ static void goes_without(struct rank_group *c, const char *why, const char *more
 	doctor[3] = c->d.socket;
 	run_program(doctor, out, sizeof(out));
 	says(out, "The daemon has no usable NCCL");
-	/* Memory that the daemon lends does not depend on NCCL either. */
+	/* Memory of cuMemCreate does not depend on NCCL either. */
 	for (int i = 0; i < 2; i++)
-		ranks_must(c, i, ORDER_LEND, NCCLSVC_OK, 1 << 20);
+		ranks_must(c, i, ORDER_ALLOC, NCCLSVC_OK, 1 << 20);
 	ranks_try(c, 3, 0);
 	ranks_kill(c, 1);
 	ranks_replace(c, 1);

@@ -258,10 +258,9 @@ static bool clean(const struct rank_group *c, char *text, size_t size)
 	int n = (int)devices_count(c);
 	for (int i = 0; i < n && i < RANK_GROUP_GPUS; i++) {
 		ncclsvc_device_info d = device_of(c, i);
-		snprintf(text, size, "gpu%d has %u imports, %u lent, %d fds for %d", i, d.imports,
-			 d.lent, fds_of(d.pid), c->base.worker_fds[i]);
-		if (d.imports || d.lent || d.import_bytes || d.lent_bytes ||
-		    fds_of(d.pid) > c->base.worker_fds[i])
+		snprintf(text, size, "gpu%d has %u imports, %d fds for %d", i, d.imports,
+			 fds_of(d.pid), c->base.worker_fds[i]);
+		if (d.imports || d.import_bytes || fds_of(d.pid) > c->base.worker_fds[i])
 			return false;
 		unsigned long long unused = unused_memory(c, i);
 		snprintf(text, size, "gpu%d has %llu bytes unused, but had %llu", i, unused,

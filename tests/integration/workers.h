@@ -31,7 +31,7 @@ enum order {
 	ORDER_STREAK,	/* place, tasks, value: sums that many times, and checks the last */
 	ORDER_FLOOD,	/* place, tasks: submits as many AllReduces, detached, without waiting */
 	ORDER_MIX,	/* rounds, seed: task groups on places 0 to 2, checked */
-	ORDER_LEND,	/* bytes: borrows memory, and uses it from then on */
+	ORDER_ALLOC,	/* bytes: ncclsvc_mem_alloc_device, used from then on */
 	ORDER_NEW,	/* a new buffer, in memory of the rank's own */
 	ORDER_REATTACH,
 	ORDER_CLOSE, /* closes the session, then the process ends */

@@ -196,7 +196,7 @@ static uint64_t value(struct rank *r)
 	return first;
 }
 
-static ncclsvc_result lend(struct rank *r, const int64_t *a)
+static ncclsvc_result alloc(struct rank *r, const int64_t *a)
 {
 	void *p;
 	ncclsvc_result result =
@@ -260,8 +260,8 @@ static uint64_t obey(struct rank *r, enum order order)
 		return (uint64_t)flood(r, a);
 	case ORDER_MIX:
 		return (uint64_t)mix(r, a);
-	case ORDER_LEND:
-		return (uint64_t)lend(r, a);
+	case ORDER_ALLOC:
+		return (uint64_t)alloc(r, a);
 	case ORDER_NEW:
 		CHECK_CU(cu.cuMemAlloc(&r->buffer, BUFFER_BYTES));
 		return NCCLSVC_OK;

@@ -15,7 +15,7 @@ import time
 # Opcodes
 HELLO, ATTACH, REGION_ADD, REGION_DEL, JOIN, LEAVE = 1, 2, 3, 4, 5, 6
 SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
-REGION_CUDA, REGION_CUDA_FD, REGION_LEND = 12, 13, 14
+REGION_CUDA, REGION_CUDA_FD = 12, 13
 EVENT_COMM, EVENT_BYE, REPLY = 0x4001, 0x4002, 0x8000
 
 # Vocabulary
@@ -51,9 +51,8 @@ RING_MAGIC = 0x63767373
 TIMELINE_FLAG = 2
 TASK = struct.Struct("=QQQQQBBBBiiiIIIIQQI8iI")
 REGION = struct.Struct("=IIiIQQiI")
-DEVICE = struct.Struct("=iIiI16sQQQQIIIIiiIIQQ48s128s")
+DEVICE = struct.Struct("=iIiI16sQQQIIIIiiIIQQ48s128s")
 REGION_CUDA_REQUEST = struct.Struct("=QQQiI64s")
-REGION_LEND_REQUEST = struct.Struct("=QiI")
 
 
 def join_request(comm_id, nranks, rank, device, flags, timeout_ns):
@@ -105,7 +104,7 @@ class Device:
     def __init__(self, body):
         f = DEVICE.unpack(body[: DEVICE.size])
         (self.device, state, self.pid, self.restarts, self.uuid, self.memory_bytes,
-         self.worker_bytes, self.import_bytes, self.lent_bytes, self.imports, self.lent,
+         self.worker_bytes, self.import_bytes, self.imports, self.device_file,
          self.nccl_comms, self.nccl_comms_idle, self.driver_version, self.nccl_version, self.mps,
          self.transport, self.mps_server, self.age_ns, name, text) = f
         self.state = DEVICE_STATES.get(state, str(state))
@@ -302,12 +301,6 @@ class Session:
 
     def delete_region(self, region):
         self.call(REGION_DEL, struct.pack("=II", region.id, 0))
-
-    def lend(self, size, device):
-        """GPU memory: its region's number, its size, and an fd that CUDA can import."""
-        body, fds = self.call(REGION_LEND, REGION_LEND_REQUEST.pack(size, device, 0))
-        region, _, size = struct.unpack("=IIQ", body)
-        return region, size, fds[0]
 
     def join(self, comm_id, nranks, rank, timeout_ns=0, device=-1):
         body, _ = self.call(JOIN, join_request(comm_id, nranks, rank, device, 0, timeout_ns))

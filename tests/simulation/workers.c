@@ -64,7 +64,7 @@ static void end_call(struct gpu *g, struct gpu_call *call, const struct worker_m
 	free(call);
 	if (!was.aborts)
 		g->heard_ns = clock_now();
-	was.done(g, was.arg, answer, -1);
+	was.done(g, was.arg, answer);
 }
 
 static void on_answer(void *arg)
@@ -269,7 +269,7 @@ bool gpu_ask(struct gpu *g, const struct worker_message *m, int fd, gpu_done *do
 	struct gpu_call *call = g->sock >= 0 || ends ? calloc(1, sizeof(*call)) : NULL;
 	(void)fd;
 	if (!call) {
-		done(g, arg, NULL, -1);
+		done(g, arg, NULL);
 		return true;
 	}
 	*call = (struct gpu_call){.done = done,

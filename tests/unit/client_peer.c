@@ -152,6 +152,7 @@ static void join(struct peer *p, const struct svc_header *h, const struct svc_jo
 		.rank = j->rank < 0 ? 0 : j->rank,
 	};
 	p->join_device = j->device;
+	p->join_out_of_reach = j->out_of_reach;
 	memcpy(reply.id, j->id, sizeof(reply.id));
 	snprintf(reply.label, sizeof(reply.label), "%s",
 		 j->flags & SVC_JOIN_WORLD ? "world" : j->label);
@@ -248,16 +249,6 @@ static void region_range(struct peer *p, const struct svc_header *h, const void 
 		peer_answer_range(p);
 }
 
-static void region_lend(struct peer *p, const struct svc_header *h)
-{
-	if (!p->lend_bytes) {
-		refuse(p, h, NCCLSVC_UNSUPPORTED, "nothing is lent");
-		return;
-	}
-	struct svc_region_lend_reply reply = {.region = ++p->regions, .bytes = p->lend_bytes};
-	put(p, h, 0, &reply, sizeof(reply), &p->lend_fd, 1);
-}
-
 static void region_del(struct peer *p, const struct svc_header *h, const struct svc_region_del *d)
 {
 	if (p->busy) {
@@ -329,9 +320,6 @@ static void answer(struct peer *p, const struct svc_header *h, const void *body)
 		break;
 	case SVC_REGION_RANGE:
 		region_range(p, h, body);
-		break;
-	case SVC_REGION_LEND:
-		region_lend(p, h);
 		break;
 	case SVC_REGION_DEL:
 		region_del(p, h, body);

@@ -66,11 +66,12 @@ struct peer {
 	uint32_t entries;
 	int doorbell, completion;
 	uint32_t regions, joins;
-	int32_t join_device;	     /* device of the last JOIN */
+	int32_t join_device; /* device of the last JOIN */
+	uint16_t join_out_of_reach;
 	int32_t split_ranks;	     /* size of the communicator that a SPLIT creates */
 	struct svc_hello_reply says; /* its MPS advice, in the answer to HELLO */
 	/* GPUs: */
-	ncclsvc_device_info devices[4];
+	ncclsvc_device_info devices[8];
 	unsigned ndevices;
 	struct svc_region_cuda cuda[64]; /* received registrations, and their opcodes */
 	uint32_t cuda_ids[64];
@@ -79,8 +80,6 @@ struct peer {
 	uint32_t range_id;
 	_Atomic bool holds_ranges; /* the test answers them */
 	struct svc_header held_range;
-	int lend_fd; /* memory to lend; owned by the test */
-	uint64_t lend_bytes;
 	_Atomic bool busy;		/* no region can be deleted */
 	_Atomic bool registers_nothing; /* REGION_ADD gets no answer */
 	_Atomic unsigned hang_ups,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Device memory: registration, refusals, lending. */
+ * Device memory: registration, refusals, memory of the session, GPUs out of reach. */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -275,67 +276,98 @@ static void unsharable_memory_is_refused_by_name(void **state)
 	GOOD(cu.cuStreamDestroy(stream));
 }
 
-static void lent_memory(void **state)
+static bool is_allocated(const void *p)
+{
+	uint64_t id;
+	return !cu.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, (uintptr_t)p);
+}
+
+static void memory_of_the_session(void **state)
 {
 	ncclsvc_comm *comm;
 	CUstream stream;
-	void *lent = NULL, *second = NULL;
-	char bytes[64];
-	uint64_t id;
+	void *own = NULL, *second = NULL;
+	const unsigned word = 77;
+	unsigned got = 0;
 	(void)state;
 	ncclsvc_session *s = open_gpu(&comm, &stream);
-	assert_int_equal(ncclsvc_mem_alloc_device(s, 0, 100, &lent), NCCLSVC_UNSUPPORTED);
-	says("nothing is lent");
-	CUmemGenericAllocationHandle handle =
-		create(2 * MiB, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	GOOD(cu.cuMemExportToShareableHandle(&peer.lend_fd, handle,
-					     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-	peer.lend_bytes = 2 * MiB;
-	unsigned fds = open_fds();
-	if (ncclsvc_mem_alloc_device(s, 0, 100, &lent))
+	const unsigned fds = open_fds();
+	assert_int_equal(ncclsvc_mem_alloc_device(s, 1000, 100, &own), NCCLSVC_INVALID_ARGUMENT);
+	says("there is no GPU 1000");
+	if (ncclsvc_mem_alloc_device(s, 0, 100, &own))
 		fail_msg("%s", ncclsvc_last_error());
 	if (!fake)
 		assert_int_equal(open_fds(), fds);
-	/* It can be read; the daemon is responsible for clearing it. */
-	GOOD(cu.cuMemcpyDtoH(bytes, (uintptr_t)lent, sizeof(bytes)));
-	reduce(comm, (uintptr_t)lent + 16, 4);
+	/* The daemon knows it once an operation uses it. */
 	assert_int_equal(peer.ncuda, 0);
+	reduce(comm, (uintptr_t)own + 16, 4);
+	assert_int_equal(peer.ncuda, 1);
+	assert_int_equal(peer.opcodes[SVC_REGION_CUDA_FD], 1);
 	assert_int_equal(record(1).src_region, peer.regions);
 	assert_int_equal(record(1).src_offset, 16);
-	assert_int_equal(ncclsvc_mem_free(s, (char *)lent + 1), NCCLSVC_NOT_FOUND);
-	peer.busy = true;
-	assert_int_equal(ncclsvc_mem_free(s, lent), NCCLSVC_BUSY);
-	peer.busy = false;
-	reduce(comm, (uintptr_t)lent, 4);
-	GOOD(cu.cuMemcpyDtoH(bytes, (uintptr_t)lent, sizeof(bytes)));
+	assert_int_equal(ncclsvc_mem_free(s, (char *)own + 1), NCCLSVC_NOT_FOUND);
+	assert_int_equal(ncclsvc_mem_free(s, own), NCCLSVC_BUSY);
 	work(1);
-	work(2);
 	assert_int_equal(ncclsvc_wait_all(s, WAIT_MS), NCCLSVC_OK);
-	assert_int_equal(ncclsvc_mem_free(s, lent), NCCLSVC_OK);
+	peer.busy = true;
+	assert_int_equal(ncclsvc_mem_free(s, own), NCCLSVC_BUSY);
+	peer.busy = false;
+	assert_true(is_allocated(own));
+	assert_int_equal(ncclsvc_mem_free(s, own), NCCLSVC_OK);
 	assert_int_equal(peer.ndeleted, 1);
 	assert_int_equal(peer.deleted[0], peer.regions);
-	assert_int_not_equal(
-		cu.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, (uintptr_t)lent), 0);
-	assert_int_equal(ncclsvc_mem_free(s, lent), NCCLSVC_NOT_FOUND);
-	/* A lost daemon forgets lent memory, but the memory stays mapped in this process. */
-	assert_int_equal(ncclsvc_mem_alloc_device(s, 0, 100, &lent), NCCLSVC_OK);
+	assert_false(is_allocated(own));
+	assert_int_equal(ncclsvc_mem_free(s, own), NCCLSVC_NOT_FOUND);
+	/* It survives the daemon. */
+	assert_int_equal(ncclsvc_mem_alloc_device(s, 0, 100, &own), NCCLSVC_OK);
 	assert_int_equal(ncclsvc_mem_alloc_device(s, 0, 100, &second), NCCLSVC_OK);
+	GOOD(cu.cuMemcpyHtoD((uintptr_t)own, &word, sizeof(word)));
 	peer_hang_up(&peer);
 	while (!ncclsvc_dispatch(s, WAIT_MS))
 		;
+	assert_int_equal(ncclsvc_mem_free(s, second), NCCLSVC_OK);
+	assert_false(is_allocated(second));
 	assert_int_equal(ncclsvc_reattach(s, WAIT_MS), NCCLSVC_OK);
-	GOOD(cu.cuMemcpyDtoH(bytes, (uintptr_t)lent, sizeof(bytes)));
-	assert_int_equal(try_reduce(comm, lent, lent, 4), NCCLSVC_NOT_FOUND);
-	says("daemon that is gone");
-	assert_int_equal(ncclsvc_mem_free(s, lent), NCCLSVC_OK);
+	GOOD(cu.cuMemcpyDtoH(&got, (uintptr_t)own, sizeof(got)));
+	assert_int_equal(got, word);
+	assert_int_equal(ncclsvc_comm_rejoin(comm, WAIT_MS), NCCLSVC_OK);
+	reduce(comm, (uintptr_t)own, 4);
+	assert_int_equal(peer.ncuda, 2);
 	ncclsvc_close(s);
-	assert_int_not_equal(
-		cu.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, (uintptr_t)second),
-		0);
-	GOOD(cu.cuMemRelease(handle));
-	close(peer.lend_fd);
+	assert_false(is_allocated(own));
 	assert_in_range(open_fds(), 0, fds);
 	GOOD(cu.cuStreamDestroy(stream));
+}
+
+/* Overrides libc's function: /dev/nvidia7 may be opened, other GPUs' device files may not. */
+int access(const char *path, int mode)
+{
+	return strncmp(path, "/dev/nvidia", 11) ? faccessat(AT_FDCWD, path, mode, 0)
+						: -(strcmp(path, "/dev/nvidia7") != 0);
+}
+
+/* JOIN names the GPUs that CUDA does not show and whose device file cannot be opened. */
+static void gpus_out_of_reach(void **state)
+{
+	static const uint32_t files[] = {7 + 1, 6 + 1, 0};
+	ncclsvc_unique_id id;
+	ncclsvc_comm *comm;
+	(void)state;
+	if (!fake || !ncclsvc_has_kernels())
+		skip();
+	ncclsvc_session *s = session(false);
+	for (unsigned i = 0; i < 3; i++) {
+		ncclsvc_device_info *d = &peer.devices[peer.ndevices++];
+		assert_in_range(peer.ndevices, 1, sizeof(peer.devices) / sizeof(peer.devices[0]));
+		*d = (ncclsvc_device_info){.device = 8 + (int32_t)i, .device_file = files[i]};
+		memset(d->uuid, 0xee + (int)i, sizeof(d->uuid));
+	}
+	unsetenv("NCCLSVC_PEER");
+	assert_int_equal(ncclsvc_unique_id_create(&id), NCCLSVC_OK);
+	assert_int_equal(ncclsvc_comm_join_device(s, &id, 2, 1, 0, WAIT_MS, &comm), NCCLSVC_OK);
+	assert_int_equal(peer.join_out_of_reach, 1 << 9);
+	setenv("NCCLSVC_PEER", "0", 1);
+	ncclsvc_close(s);
 }
 
 /* A member allocates staging memory before it knows the size of its part; kernels support up to 8
@@ -357,7 +389,6 @@ static void staging_memory_of_a_part_too_large_for_kernels(void **state)
 	assert_int_equal(ncclsvc_comm_join_device(s, &id, RANKS, RANKS - 1, 0, WAIT_MS, &parent),
 			 NCCLSVC_OK);
 	assert_int_equal(ncclsvc_comm_split(parent, 0, 0, WAIT_MS, &part), NCCLSVC_OK);
-	assert_int_equal(peer.opcodes[SVC_REGION_LEND], 0);
 	assert_int_equal(peer.opcodes[SVC_REGION_CUDA_FD], 1);
 	setenv("NCCLSVC_PEER", "0", 1);
 	ncclsvc_close(s);
@@ -474,7 +505,8 @@ int main(void)
 		GPU_TEST(mappings_make_a_range),
 		GPU_TEST(many_mappings_are_ranges_of_ranges),
 		GPU_TEST(unsharable_memory_is_refused_by_name),
-		GPU_TEST(lent_memory),
+		GPU_TEST(memory_of_the_session),
+		GPU_TEST(gpus_out_of_reach),
 		GPU_TEST(staging_memory_of_a_part_too_large_for_kernels),
 		GPU_TEST(the_table_is_bounded),
 		GPU_TEST(parts_of_a_range_that_is_being_made_stay),

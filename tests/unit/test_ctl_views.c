@@ -147,9 +147,8 @@ static const ncclsvc_device_info devices[] = {
 	 .memory_bytes = UINT64_C(141) << 30,
 	 .worker_bytes = UINT64_C(1) << 30,
 	 .import_bytes = 3072,
-	 .lent_bytes = 2048,
 	 .imports = 3,
-	 .lent = 1,
+	 .device_file = 2,
 	 .nccl_comms = 4,
 	 .nccl_comms_idle = 1,
 	 .driver_version = 13000,
@@ -491,7 +490,7 @@ static void test_memory(void **state)
 	assert_int_equal(num(json_array_get(p, 0), "bytes"), 1048576 + 2 * 4096);
 	assert_int_equal(num(json_array_get(p, 0), "device_bytes"), 0);
 	assert_int_equal(num(json_array_get(p, 1), "device_bytes"), 4194304);
-	static const char *const kinds[] = {"memfd", "cuda-ipc", "cuda-vmm", "lent"};
+	static const char *const kinds[] = {"memfd", "cuda-ipc", "cuda-vmm", "cuda-range"};
 	static const int device[] = {-1, 1, 0, 0};
 	for (size_t i = 0; i < 4; i++) {
 		json_t *r = json_array_get(list, 3 + i);
@@ -500,8 +499,8 @@ static void test_memory(void **state)
 	}
 	json_decref(root);
 	char *s = shown(view_memory, command(CTL_MEMORY, false));
-	assert_non_null(strstr(s, "memfd       host    100 B"));
-	assert_non_null(strstr(s, "cuda-ipc       1  2.0 MiB"));
+	assert_non_null(strstr(s, "memfd         host    100 B"));
+	assert_non_null(strstr(s, "cuda-ipc         1  2.0 MiB"));
 	assert_non_null(strstr(s, "7 regions, 5.0 MiB in all, 4.0 MiB of it on GPUs.\n"));
 	free(s);
 }
@@ -671,8 +670,6 @@ static void test_devices(void **state)
 		{"worker_bytes", 1 << 30},
 		{"imports", 3},
 		{"import_bytes", 3072},
-		{"lent", 1},
-		{"lent_bytes", 2048},
 		{"nccl_comms", 4},
 		{"nccl_comms_idle", 1},
 		{"mps_server", 77},
@@ -696,14 +693,14 @@ static void test_devices(void **state)
 	assert_string_equal(
 		s, "DEVICE  NAME          STATE    FOR  WORKER  RESTARTS     MEMORY    TAKEN  "
 		   "IMPORTS  "
-		   "IMPORTED     LENT  COMMS  IDLE  MPS  TRANSPORT  UUID\n"
+		   "IMPORTED  COMMS  IDLE  MPS  TRANSPORT  UUID\n"
 		   "     0  GPU of ours   ready  1m05s      60         0  141.0 GiB  1.0 GiB       "
 		   " 3   "
-		   "3.0 KiB  2.0 KiB      4     1  yes  nccl       "
+		   "3.0 KiB      4     1  yes  nccl       "
 		   "GPU-01234567-89ab-cdef-fedc-ba9876543210\n"
 		   "     1  GPU of ?ours  lost   1.5 s       -         2        0 B      0 B       "
 		   " 0       "
-		   "0 B      0 B      0     0  no   mpi        "
+		   "0 B      0     0  no   mpi        "
 		   "GPU-00000000-0000-0000-0000-000000000000\n"
 		   "CUDA driver 13.0, NCCL 2.28.9.\n"
 		   "Device 1, last trouble: the worker was ended by signal 9\n");

@@ -7,10 +7,10 @@
 #include "view.h"
 
 static const struct table_column columns[] = {
-	{"DEVICE", true},  {"NAME", false},    {"STATE", false},     {"FOR", true},
-	{"WORKER", true},  {"RESTARTS", true}, {"MEMORY", true},     {"TAKEN", true},
-	{"IMPORTS", true}, {"IMPORTED", true}, {"LENT", true},	     {"COMMS", true},
-	{"IDLE", true},	   {"MPS", false},     {"TRANSPORT", false}, {"UUID", false},
+	{"DEVICE", true},  {"NAME", false},	 {"STATE", false}, {"FOR", true},
+	{"WORKER", true},  {"RESTARTS", true},	 {"MEMORY", true}, {"TAKEN", true},
+	{"IMPORTS", true}, {"IMPORTED", true},	 {"COMMS", true},  {"IDLE", true},
+	{"MPS", false},	   {"TRANSPORT", false}, {"UUID", false},
 };
 
 /* The daemon's view; but a worker whose process is stopped is not ready. */
@@ -83,7 +83,6 @@ static void row(const struct view *v, struct table *t, const ncclsvc_device_info
 	bytes_cell(t, x->worker_bytes);
 	table_u64(t, x->imports);
 	bytes_cell(t, x->import_bytes);
-	bytes_cell(t, x->lent_bytes);
 	table_u64(t, x->nccl_comms);
 	table_u64(t, x->nccl_comms_idle);
 	table_add(t, mps_name(x->mps));
@@ -151,8 +150,6 @@ static void element(const struct view *v, struct json *j, const ncclsvc_device_i
 	put_u64(j, "worker_bytes", x->worker_bytes);
 	put_u64(j, "imports", x->imports);
 	put_u64(j, "import_bytes", x->import_bytes);
-	put_u64(j, "lent", x->lent);
-	put_u64(j, "lent_bytes", x->lent_bytes);
 	put_u64(j, "nccl_comms", x->nccl_comms);
 	put_u64(j, "nccl_comms_idle", x->nccl_comms_idle);
 	driver_version(x->driver_version, text);

@@ -35,7 +35,7 @@ static int by_process(const void *pa, const void *pb)
 
 static const char *kind_name(uint32_t kind)
 {
-	static const char *const names[] = {"memfd", "cuda-ipc", "cuda-vmm", "lent", "cuda-range"};
+	static const char *const names[] = {"memfd", "cuda-ipc", "cuda-vmm", "cuda-range"};
 	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
 }
 

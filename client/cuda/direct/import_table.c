@@ -21,7 +21,7 @@ static bool word_write(const struct peer *p, uint64_t at, const void *word, size
 	if (cuda_push(c->cuda, c->context))
 		return false;
 	const int mode = relaxed_begin(c->cuda);
-	const bool good = !c->cuda->cuMemcpyHtoDAsync(p->own.at + at, word, bytes, p->asking) &&
+	const bool good = !c->cuda->cuMemcpyHtoDAsync(p->own.base + at, word, bytes, p->asking) &&
 			  !c->cuda->cuStreamSynchronize(p->asking);
 	relaxed_end(c->cuda, mode);
 	cuda_pop(c->cuda, c->context);

@@ -21,7 +21,7 @@ static CUresult clear(const struct peer *p)
 	const struct cuda *cuda = p->capture->cuda;
 	const struct timespec nap = {.tv_nsec = 50000};
 	const uint64_t end = now_ns() + CLEAR_NS;
-	CUresult e = cuda->cuMemsetD8Async(p->own.at, 0, p->own.bytes, p->asking);
+	CUresult e = cuda->cuMemsetD8Async(p->own.base, 0, p->own.bytes, p->asking);
 	while (!e && (e = cuda->cuStreamQuery(p->asking)) == CUDA_ERROR_NOT_READY &&
 	       now_ns() < end) {
 		nanosleep(&nap, NULL);
@@ -32,38 +32,16 @@ static CUresult clear(const struct peer *p)
 
 static void unmap(struct peer *p)
 {
-	shared_unmap(p->capture->cuda, p->own.at, p->own.bytes);
-	p->own.at = 0;
+	allocation_unmap(p->capture->cuda, p->own.base, p->own.bytes);
+	p->own.base = 0;
 }
 
 /* The caller owns *fd. */
 static CUresult make(struct peer *p, bool copy_engines, int *fd)
 {
-	const struct cuda *cuda = p->capture->cuda;
-	const CUdevice device = p->capture->device;
-	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-					  .requestedHandleTypes =
-						  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
-	CUmemGenericAllocationHandle handle;
-	size_t page = 0;
-	CUresult e = cuda->cuMemGetAllocationGranularity(&page, &prop,
-							 CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-	if (e)
-		return e;
-	p->own.bytes = PEER_STAGING + (copy_engines ? 2 * PEER_COPY_SLOT : 0);
-	p->own.bytes = (p->own.bytes + page - 1) / page * page;
-	e = cuda->cuMemCreate(&handle, p->own.bytes, &prop, 0);
-	if (e)
-		return e;
-	e = cuda->cuMemExportToShareableHandle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-					       0);
-	if (e) {
-		*fd = -1;
-		cuda->cuMemRelease(handle);
-		return e;
-	}
-	e = allocation_map(cuda, handle, device, p->own.bytes, &p->own.at);
+	CUresult e = allocation_make_exported(
+		p->capture->cuda, p->capture->device,
+		PEER_STAGING + (copy_engines ? 2 * PEER_COPY_SLOT : 0), &p->own, fd);
 	if (e)
 		return e;
 	e = clear(p);
@@ -81,8 +59,8 @@ static ncclsvc_result introduce(ncclsvc_session *s, struct peer *p, int32_t numb
 	const ncclsvc_result r =
 		call_run(s, &call, SVC_REGION_CUDA_FD, &request, fd, deadline_in(REQUEST_MS));
 	memcpy(&reply, call.body, sizeof(reply));
-	p->own.region = r ? 0 : reply.region;
-	p->own.generation = session_connections(s);
+	p->own_region = r ? 0 : reply.region;
+	p->own_generation = session_connections(s);
 	return r;
 }
 
@@ -90,14 +68,14 @@ ncclsvc_result peer_staging_again(ncclsvc_session *s, struct peer *p, int32_t nu
 {
 	int fd = -1;
 	const int mode = relaxed_begin(p->capture->cuda);
-	const CUresult e = mapping_export(p->capture->cuda, p->own.at, &fd);
+	const CUresult e = mapping_export(p->capture->cuda, p->own.base, &fd);
 	relaxed_end(p->capture->cuda, mode);
 	if (e)
 		return cuda_error(p->capture->cuda, e, "cannot export staging memory");
-	if (p->own.region)
+	if (p->own_region)
 		call_forget(s, SVC_RESUME,
 			    &(struct svc_resume){.kind = SVC_RESUME_REGION,
-						 .number = p->own.region});
+						 .number = p->own_region});
 	const ncclsvc_result r = introduce(s, p, number, fd);
 	close(fd);
 	return r;

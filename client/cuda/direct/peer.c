@@ -61,14 +61,14 @@ void peer_new(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number, int nranks
 	session_unlock(s);
 	/* If there is no room for the part that is for copy engines, kernels do without it. */
 	bool good = p && peer_staging_make(s, p, number, comm->tuning.copy_engines);
-	if (p && !good && !p->own.at && comm->tuning.copy_engines)
+	if (p && !good && !p->own.base && comm->tuning.copy_engines)
 		good = peer_staging_make(s, p, number, false);
 	if (good) { /* otherwise nothing is mapped there */
-		p->out_of_reach = devices_out_of_reach(s, comm->device);
+		p->out_of_reach = devices_out_of_reach(s);
 		/* The member's own memory, until it knows its rank. */
-		p->call.staging[0] = p->own.at;
+		p->call.staging[0] = p->own.base;
 		p->staging_bytes[0] = p->own.bytes;
-		c->generation = p->own.generation;
+		c->generation = p->own_generation;
 	}
 	session_lock(s);
 	if (good) {
@@ -90,10 +90,18 @@ static void drop(ncclsvc_comm *comm)
 	capture_unref(c);
 }
 
+/* The daemon forgets the region of the staging memory, which stays mapped. Locked. */
+static void region_forget(ncclsvc_session *s, struct peer *p)
+{
+	if (p->own_region && p->own_generation == session_connections(s))
+		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own_region});
+	p->own_region = 0;
+}
+
 void peer_discard(ncclsvc_session *s, ncclsvc_comm *comm)
 {
-	lent_forget(s, &comm->peer->own);
 	session_lock(s);
+	region_forget(s, comm->peer);
 	drop(comm);
 	session_unlock(s);
 }
@@ -117,7 +125,7 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	const bool used = comm->peer_bytes && comm->nranks <= PEER_RANKS;
 	if (used) {
 		p->call.staging[0] = 0;
-		p->call.staging[comm->rank] = p->own.at;
+		p->call.staging[comm->rank] = p->own.base;
 		p->staging_bytes[comm->rank] = p->own.bytes;
 		p->call.rank = (uint8_t)comm->rank;
 		p->call.nranks = (uint8_t)comm->nranks;
@@ -125,18 +133,17 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 	}
 	/* The daemon now holds it for the member. This could not happen earlier, because the daemon
 	 * sends no descriptor while an answer of its is unread. */
-	lent_forget(s, &p->own);
-	p->own.region = 0;
-	if (used && !r) {
-		session_lock(s);
+	session_lock(s);
+	region_forget(s, p);
+	if (used && !r)
 		s->kernel_callbacks = &peer_callbacks;
-		session_unlock(s);
+	else
+		drop(comm);
+	session_unlock(s);
+	if (used && !r) {
 		imports_begin(s, p);
 		return NCCLSVC_OK;
 	}
-	session_lock(s);
-	drop(comm);
-	session_unlock(s);
 	/* A member has left: operations then fail on NCCL's path, as they would on the direct
 	 * transport. */
 	return r == NCCLSVC_PEER_GONE || r == NCCLSVC_STALE_EPOCH ? NCCLSVC_OK : r;
@@ -162,8 +169,7 @@ ncclsvc_result peer_resume(ncclsvc_session *s, ncclsvc_comm *comm)
 ncclsvc_result peer_resumed(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	struct peer *p = comm->peer;
-	call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
-	p->own.region = 0;
+	region_forget(s, p);
 	p->capture->generation = session_connections(s);
 	for (unsigned i = 0; comm->redops && i < SVC_REDOPS_MADE; i++)
 		comm->redops[i].number = 0;
@@ -189,7 +195,7 @@ static void pause_unlocked(ncclsvc_session *s)
 static void graphs_end(const struct peer *p)
 {
 	const struct capture *c = p->capture;
-	const CUdeviceptr dead = p->own.at + offsetof(struct peer_state, dead);
+	const CUdeviceptr dead = p->own.base + offsetof(struct peer_state, dead);
 	if (cuda_push(c->cuda, c->context))
 		return;
 	const int mode = relaxed_begin(c->cuda);
@@ -243,8 +249,7 @@ static void cancel_tasks(ncclsvc_session *s, const struct peer *p)
 /* Locked. */
 static void memory_end(ncclsvc_session *s, struct peer *p)
 {
-	if (p->own.region && p->own.generation == session_connections(s)) /* it was never open */
-		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own.region});
+	region_forget(s, p); /* if it was never open */
 	shares_end(s->gpu, p);
 }
 

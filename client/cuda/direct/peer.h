@@ -13,6 +13,7 @@
 #include "cuda/capture/capture.h"
 #include "kernels/variant.h"
 #include "proto/abi/peer_abi.h"
+#include "proto/cuda/allocation.h"
 
 #define WARP 32
 
@@ -63,10 +64,11 @@ struct peer {
 	uint8_t ranks_per_gpu; /* the most ranks of the communicator on one GPU */
 	uint8_t blocks;	       /* the most blocks of a kernel */
 	uint64_t copy_slot;    /* the size of a slot for copy engines; 0: they are not used */
-	uint64_t staging_bytes[PEER_RANKS]; /* of each rank's staging memory */
-	struct lent own;
-	struct peer_control *controls; /* of all ranks; NULL: not open yet */
-	struct peer_control *control;  /* of this rank */
+	uint64_t staging_bytes[PEER_RANKS];  /* of each rank's staging memory */
+	struct allocation own;		     /* its staging memory */
+	uint32_t own_region, own_generation; /* its region, and the generation of the connection */
+	struct peer_control *controls;	     /* of all ranks; NULL: not open yet */
+	struct peer_control *control;	     /* of this rank */
 	size_t controls_bytes;
 	int controls_fd;       /* for the next daemon, which may continue the epoch */
 	struct peer_call call; /* the argument that all kernels share */
@@ -114,7 +116,7 @@ void peer_renew(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number);
 /* The region that JOIN and SPLIT name. */
 static inline uint32_t peer_region(const struct peer *p)
 {
-	return p ? p->own.region : 0;
+	return p ? p->own_region : 0;
 }
 static inline uint16_t peer_out_of_reach(const struct peer *p)
 {

@@ -76,7 +76,7 @@ static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int 
 	} else {
 		e = c->cuda->cuCtxGetDevice(&device);
 		if (!e)
-			e = shared_map(c->cuda, fd, device, p->staging_bytes[rank], &at);
+			e = allocation_import(c->cuda, fd, device, p->staging_bytes[rank], &at);
 		close(fd);
 		p->call.staging[rank] = e ? 0 : at;
 	}
@@ -151,7 +151,7 @@ void peer_free(struct peer *p)
 	if (!cuda_push(c->cuda, c->context)) {
 		for (unsigned r = 0; r < PEER_RANKS; r++)
 			if (p->call.staging[r])
-				shared_unmap(c->cuda, p->call.staging[r], p->staging_bytes[r]);
+				allocation_unmap(c->cuda, p->call.staging[r], p->staging_bytes[r]);
 		if (p->controls)
 			c->cuda->cuMemHostUnregister(p->controls);
 		if (p->asking)

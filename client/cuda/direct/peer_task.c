@@ -62,7 +62,7 @@ static bool read_state(const struct peer *p, struct peer_state *state)
 	if (e)
 		return false;
 	const int mode = relaxed_begin(c->cuda);
-	e = c->cuda->cuMemcpyDtoHAsync(state, p->own.at, sizeof(*state), p->asking);
+	e = c->cuda->cuMemcpyDtoHAsync(state, p->own.base, sizeof(*state), p->asking);
 	if (!e)
 		e = c->cuda->cuStreamSynchronize(p->asking);
 	relaxed_end(c->cuda, mode);
@@ -115,7 +115,7 @@ CUresult peer_wait_ended(const struct peer *p, CUstream stream, uint32_t kernel_
 			 unsigned blocks)
 {
 	CUstreamBatchMemOpParams ops[PEER_BLOCKS];
-	const CUdeviceptr completed = p->own.at + offsetof(struct peer_state, completed);
+	const CUdeviceptr completed = p->own.base + offsetof(struct peer_state, completed);
 	for (unsigned i = 0; i < blocks; i++)
 		ops[i] = (CUstreamBatchMemOpParams){
 			.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,

@@ -47,26 +47,6 @@ static bool join(struct rank *r, const struct command *command)
 	return succeeded(r, result);
 }
 
-static bool allocate(struct rank *r, size_t bytes, char **p)
-{
-	struct cuda_rank *c = own(r);
-	void *pointer = NULL;
-	if (c->options->memory != MEMORY_LENT)
-		return gpu_rank_allocate(r, bytes, p);
-	ncclsvc_result result =
-		ncclsvc_mem_alloc_device(c->session, c->gpu.gpu.ordinal, bytes, &pointer);
-	*p = pointer;
-	return succeeded(r, result);
-}
-
-static bool release(struct rank *r, char *p)
-{
-	struct cuda_rank *c = own(r);
-	if (c->options->memory != MEMORY_LENT)
-		return gpu_rank_release(r, p);
-	return !p || succeeded(r, ncclsvc_mem_free(c->session, p));
-}
-
 /* In place there is one buffer, and the result is at its start. */
 static char *given(const struct work *w, char *send, char *recv)
 {
@@ -240,8 +220,8 @@ int service_cuda_main(const struct service_options *options, int fd)
 	const struct backend backend = {
 		GPU_RANK_BACKEND,
 		.join = join,
-		.allocate = allocate,
-		.release = release,
+		.allocate = gpu_rank_allocate,
+		.release = gpu_rank_release,
 		.fill_all_gather = options->lists ? fill_list : NULL,
 		.begin = begin,
 		.submit = submit,
@@ -250,8 +230,7 @@ int service_cuda_main(const struct service_options *options, int fd)
 	};
 	struct cuda_rank c = {.gpu = {.rank = {.backend = &backend,
 					       .rank = options->rank,
-					       .nranks = options->nranks},
-				      .memory = options->memory},
+					       .nranks = options->nranks}},
 			      .options = options};
 	struct rank *r = &c.gpu.rank;
 	/* Open the session first, because it directs CUDA to the daemon's MPS. */

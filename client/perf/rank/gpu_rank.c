@@ -48,10 +48,8 @@ static void unstage(struct gpu_rank *g)
 
 void gpu_rank_close(struct gpu_rank *g)
 {
-	if (g->memory != MEMORY_LENT) {
-		(void)gpu_rank_release(&g->rank, g->rank.send);
-		(void)gpu_rank_release(&g->rank, g->rank.recv);
-	}
+	(void)gpu_rank_release(&g->rank, g->rank.send);
+	(void)gpu_rank_release(&g->rank, g->rank.recv);
 	(void)gpu_rank_release(&g->rank, g->spot);
 	if (g->stream)
 		g->gpu.cu.cuStreamDestroy(g->stream);

@@ -13,13 +13,11 @@ struct gpu_rank {
 	CUstream stream, compute;
 	char *spot;  /* 64 bytes, for barriers */
 	bool pinned; /* rank.host is pinned */
-	enum memory memory;
 	CUgraphExec graph;
 };
 
 /* Opens the GPU and the streams. On failure rank.reply has the reason. */
 bool gpu_rank_open(struct gpu_rank *g, int ordinal);
-/* Frees everything, except buffers of MEMORY_LENT. */
 void gpu_rank_close(struct gpu_rank *g);
 
 /* Functions of a backend. */

@@ -9,9 +9,6 @@
 
 #include "proto/abi/cuda_graph_abi.h"
 
-/* Where buffers on GPUs come from: cuMemAlloc, or the daemon. */
-enum memory { MEMORY_OWN, MEMORY_LENT };
-
 struct gpu {
 	struct {
 #define POINTER(function, name, parameters) CUresult(*function) parameters;

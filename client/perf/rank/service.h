@@ -15,9 +15,8 @@ struct service_options {
 	uint32_t nodes;	    /* 0 or 1: one node */
 	bool dealt;	    /* ranks go to the nodes in turn, not in blocks */
 	bool no_ring;
-	bool planned;	/* SendRecv as a plan */
-	unsigned lists; /* AllGather over lists of this many tensors per rank; 0: no lists */
-	enum memory memory;
+	bool planned;	 /* SendRecv as a plan */
+	unsigned lists;	 /* AllGather over lists of this many tensors per rank; 0: no lists */
 	unsigned blocks; /* as in ncclsvc_comm_tuning_next */
 	bool copy_engines;
 	int timeout_ms;

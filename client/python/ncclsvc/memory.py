@@ -64,8 +64,8 @@ def host_memory(handle: Handle, address: int, nbytes: int) -> ctypes.Array[ctype
 
 
 class DeviceMemory:
-    """GPU memory lent by the daemon, as bytes with __cuda_array_interface__. torch.as_tensor and cupy.asarray use it
-    without a copy. It is given back with the last reference to it."""
+    """GPU memory that the session allocates, as bytes with __cuda_array_interface__. torch.as_tensor and cupy.asarray use
+    it without a copy. It is freed with the last reference to it."""
 
     def __init__(self, handle: Handle, address: int, nbytes: int, device: int) -> None:
         self.address, self.nbytes, self.ordinal = address, nbytes, device

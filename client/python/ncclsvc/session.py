@@ -202,7 +202,7 @@ class Session(inspection.Inspection):
         return numpy.frombuffer(memory, kind, count).reshape(shape)
 
     def alloc_device(self, device: int, nbytes: int) -> DeviceMemory:
-        """Zeroed GPU memory lent by the daemon, which saves the import at its first use."""
+        """GPU memory of this process that can be shared with other processes. It is not cleared."""
         nbytes = integer(nbytes, ctypes.c_size_t)
         address = allocated(lib.mem_alloc_device, self._pointer, integer(device), nbytes)
         return DeviceMemory(self._open_calls().handle, address, nbytes, device)

@@ -122,11 +122,10 @@ struct wanted_id {
 	uint32_t epoch;
 };
 
-static void on_id(struct gpu *g, void *arg, const struct worker_message *answer, int fd)
+static void on_id(struct gpu *g, void *arg, const struct worker_message *answer)
 {
 	static const uint8_t none[NCCLSVC_ID_BYTES];
 	struct wanted_id *w = arg;
-	(void)fd;
 	nccl_pool_id(g->gpus->coord, w->id, w->epoch, answer ? answer->result : NCCLSVC_WORKER_LOST,
 		     answer ? answer->comm.id : none);
 	free(w);

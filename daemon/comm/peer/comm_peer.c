@@ -31,7 +31,7 @@ static const struct mapping *staging_region(const struct session *c, uint32_t re
 	const struct mapping *r = region < c->nmappings ? &c->mappings[region] : NULL;
 	if (!r || !r->used || r->leaving || (r->pending && !r->absent))
 		return NULL;
-	return r->kind == SVC_REGION_LENT || r->kind == SVC_REGION_VMM ? r : NULL;
+	return r->kind == SVC_REGION_VMM ? r : NULL;
 }
 
 bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t request_id, int32_t device,
@@ -44,33 +44,26 @@ bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t request_id, 
 		return true;
 	session_error(
 		c, opcode, request_id, NCCLSVC_INVALID_ARGUMENT,
-		"staging: region %u is not lent memory of device %d, or memory of cuMemCreate, of "
-		"at least %llu bytes",
+		"staging: region %u is not memory of cuMemCreate on device %d, of at least %llu "
+		"bytes",
 		region, device, (unsigned long long)PEER_STAGING);
 	return false;
 }
 
-/* The memory is charged to the member in addition to the region, which may be deleted while the
- * member holds the memory. */
-static bool take_shares(struct account *a, int32_t device, uint64_t bytes,
-			char text[SVC_TEXT_BYTES])
+/* The region may be deleted while the member holds the memory, so the member is charged for it. */
+static bool take_shares(struct account *a, uint64_t bytes, char text[SVC_TEXT_BYTES])
 {
 	if (!account_take(a, SHARE_FDS, 1, text))
 		return false;
-	if (!account_take(a, account_lent(device), bytes, text))
-		goto give_fd;
 	if (account_take(a, SHARE_REGION_BYTES, bytes, text))
 		return true;
-	account_give(a, account_lent(device), bytes);
-give_fd:
 	account_give(a, SHARE_FDS, 1);
 	return false;
 }
 
-static void give_shares(struct account *a, int32_t device, uint64_t bytes)
+static void give_shares(struct account *a, uint64_t bytes)
 {
 	account_give(a, SHARE_FDS, 1);
-	account_give(a, account_lent(device), bytes);
 	account_give(a, SHARE_REGION_BYTES, bytes);
 }
 
@@ -89,7 +82,7 @@ void peer_staging_drop(struct member *member)
 		drop_fd(member->session->account, &member->controls_fd);
 	if (member->staging_fd < 0)
 		return;
-	give_shares(member->session->account, member->staging_device, member->staging_bytes);
+	give_shares(member->session->account, member->staging_bytes);
 	account_close(member->session->account, &member->staging_fd, 1);
 	member->staging_fd = -1;
 }
@@ -102,17 +95,16 @@ void peer_staging_take(struct member *member, uint32_t region, uint8_t blocks)
 	peer_staging_drop(member);
 	if (!r)
 		return;
-	if (!take_shares(c->account, r->device, r->bytes, text)) {
+	if (!take_shares(c->account, r->bytes, text)) {
 		log_info("session %u (%s, pid %d): its staging memory is not used: %s", c->id,
 			 c->name, c->pid, text);
 		return;
 	}
 	member->blocks = blocks;
-	member->staging_device = r->device;
 	member->staging_bytes = r->bytes;
 	member->staging_fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
 	if (member->staging_fd < 0)
-		give_shares(c->account, r->device, r->bytes);
+		give_shares(c->account, r->bytes);
 }
 
 /* ---- Control blocks of an epoch that is continued ---- */
@@ -255,20 +247,17 @@ static bool controls_open(struct peer_epoch *p, const struct communicator *m)
 static void staging_keep(struct communicator *m, uint32_t k)
 {
 	struct member *member = &m->members[k];
-	const int32_t device = member->staging_device;
-	give_shares(member->session->account, device, member->staging_bytes);
+	give_shares(member->session->account, member->staging_bytes);
 	account_add(m->account, SHARE_FDS, 1);
-	account_add(m->account, account_lent(device), member->staging_bytes);
 	account_add(m->account, SHARE_REGION_BYTES, member->staging_bytes);
-	m->peer->staging[k] =
-		(struct peer_staging){member->staging_fd, device, member->staging_bytes};
+	m->peer->staging[k] = (struct peer_staging){member->staging_fd, member->staging_bytes};
 	member->staging_fd = -1;
 }
 
 static void staging_let_go(struct communicator *m, uint32_t k)
 {
 	struct peer_staging *staging = &m->peer->staging[k];
-	give_shares(m->account, staging->device, staging->bytes);
+	give_shares(m->account, staging->bytes);
 	account_close(m->account, &staging->fd, 1);
 }
 

@@ -46,7 +46,6 @@ struct peer_lateness {
 
 struct peer_staging {
 	int fd;
-	int32_t device;
 	uint64_t bytes;
 };
 
@@ -70,8 +69,8 @@ struct peer_epoch {
 	struct peer_shares shares;
 };
 
-/* Checks a region of JOIN or SPLIT: is it lent, on that device, and large enough? 0, for none,
- * always passes. False: an error was sent. */
+/* Checks a region of JOIN or SPLIT: is it from cuMemCreate, on that device, and large enough? 0,
+ * for none, always passes. False: an error was sent. */
 bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t request_id, int32_t device,
 		       uint32_t region);
 /* The member holds the region's memory from now on, whatever happens to the region, and then the
