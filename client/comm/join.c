@@ -11,7 +11,7 @@
 #include "core/call.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
-#include "cuda/direct/peer.h"
+#include "cuda/direct/peer_life.h"
 #include "cuda/session_gpu.h"
 #include "join.h"
 #include "join_request.h"

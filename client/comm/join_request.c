@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
-#include "cuda/direct/peer.h"
+#include "cuda/direct/peer_life.h"
 #include "cuda/session_gpu.h"
 #include "proto/names.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * GPUs in a session, and which of the daemon's workers serves each. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,13 +125,17 @@ static bool is_visible(const uint8_t uuid[16])
 	return false;
 }
 
-/* The driver maps a GPU's memory only in processes that may open its device file. A GPU that only
- * CUDA_VISIBLE_DEVICES hides has one. */
+/* The driver maps a GPU's memory only in processes that can open its device file. A container lacks
+ * the file, or its control group forbids to open it; a GPU that only CUDA_VISIBLE_DEVICES hides has
+ * one. */
 static bool may_open(uint32_t device_file)
 {
 	char path[32];
 	snprintf(path, sizeof(path), "/dev/nvidia%u", device_file - 1);
-	return !device_file || !access(path, R_OK | W_OK);
+	const int fd = device_file ? open(path, O_RDWR | O_CLOEXEC) : -1;
+	if (fd >= 0)
+		close(fd);
+	return !device_file || fd >= 0;
 }
 
 uint16_t devices_out_of_reach(ncclsvc_session *s)

@@ -10,7 +10,7 @@
 #include "core/session_handle.h"
 #include "cuda/capture/capture_graph.h"
 #include "cuda/capture/captured_group.h"
-#include "cuda/direct/peer.h"
+#include "cuda/direct/peer_life.h"
 #include "cuda/direct/shares.h"
 #include "gpu_state.h"
 #include "proto/names.h"

@@ -1,14 +1,106 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Processes of which CUDA shows each only its own GPU. They have the device nodes of all, so they
- * can map each other's memory, and kernels are used. */
+ * Processes that see only their own GPU, like one in a pod: if the others' memory can still be
+ * mapped, kernels are used; if not, all operations automatically go to NCCL. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "dropin_calls.h"
 #include "runner.h"
 
-static void check_listed(const struct daemon *d)
+#define PROC_DRIVER "/proc/driver"
+
+/* ---- A process with the device file of one GPU only ---- */
+
+static void make_file(const char *directory, const char *name)
+{
+	char path[96];
+	snprintf(path, sizeof(path), "%s/%s", directory, name);
+	const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	CHECK(fd >= 0);
+	close(fd);
+}
+
+/* The file of /dev, or on the stand-ins, an ordinary file. */
+static void make_device(const char *directory, const char *name)
+{
+	char from[64], to[96];
+	snprintf(from, sizeof(from), "/dev/%s", name);
+	snprintf(to, sizeof(to), "%s/%s", directory, name);
+	if (access(from, F_OK) < 0 && !setup.fake)
+		return;
+	make_file(directory, name);
+	CHECK(access(from, F_OK) < 0 || !mount(from, to, NULL, MS_BIND, NULL));
+}
+
+static bool private_mounts(void)
+{
+	return !unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
+}
+
+/* As root, the driver's library would make the missing files. */
+static void lose_mknod(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2];
+	CHECK(!prctl(PR_CAPBSET_DROP, CAP_MKNOD, 0, 0, 0));
+	CHECK(!syscall(SYS_capget, &header, data));
+	data[0].effective &= ~(1u << CAP_MKNOD);
+	data[0].permitted &= ~(1u << CAP_MKNOD);
+	CHECK(!syscall(SYS_capset, &header, data));
+}
+
+static void own_device_only(int gpu)
+{
+	static const char *const common[] = {"null",	  "zero",	"urandom",
+					     "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"};
+	char own[16], directory[] = "/tmp/ncclsvc-dev-XXXXXX";
+	snprintf(own, sizeof(own), "nvidia%d", gpu);
+	CHECK(mkdtemp(directory));
+	CHECK(private_mounts());
+	CHECK(!mount("devices", directory, "tmpfs", 0, NULL));
+	for (size_t i = 0; i < sizeof(common) / sizeof(common[0]); i++)
+		make_device(directory, common[i]);
+	make_device(directory, own);
+	CHECK(!mount(directory, "/dev", NULL, MS_MOVE, NULL));
+	CHECK(!rmdir(directory));
+	CHECK(!mkdir("/dev/shm", 01777));
+	lose_mknod();
+}
+
+/* The driver says which file belongs to a GPU; the stand-ins need this said for them. */
+static void describe_stand_ins(void)
+{
+	char path[128];
+	CHECK(!mount("driver", PROC_DRIVER, "tmpfs", 0, NULL));
+	CHECK(!mkdir(PROC_DRIVER "/nvidia", 0755) && !mkdir(PROC_DRIVER "/nvidia/gpus", 0755));
+	for (int i = 0; i < setup.gpus; i++) {
+		snprintf(path, sizeof(path), PROC_DRIVER "/nvidia/gpus/0000:%02x:00.0", 0x10 + i);
+		CHECK(!mkdir(path, 0755));
+		snprintf(path + strlen(path), sizeof(path) - strlen(path), "/information");
+		FILE *f = fopen(path, "w");
+		CHECK(f);
+		fprintf(f, "Model: \t\t Fake GPU\nDevice Minor: \t %d\n", i);
+		fclose(f);
+	}
+}
+
+/* ---- Pods ---- */
+
+struct pods {
+	bool without_files; /* otherwise only CUDA_VISIBLE_DEVICES hides the other GPUs */
+};
+
+static void check_listed(const struct daemon *d, bool without_files)
 {
 	ncclsvc_session *session = session_open(d);
 	ncclsvc_comm_info *list;
@@ -17,8 +109,8 @@ static void check_listed(const struct daemon *d)
 	for (size_t i = 0; i < n; i++) {
 		if (list[i].state != NCCLSVC_COMM_READY)
 			continue;
-		CHECK(list[i].peer_bytes > 0);
-		CHECK(list[i].peer_source != NCCLSVC_PEER_OUT_OF_REACH);
+		CHECK_EQ(!list[i].peer_bytes, without_files);
+		CHECK_EQ(list[i].peer_source == NCCLSVC_PEER_OUT_OF_REACH, without_files);
 		found++;
 	}
 	CHECK(found > 0);
@@ -26,22 +118,33 @@ static void check_listed(const struct daemon *d)
 	ncclsvc_close(session);
 }
 
-static void pod(struct client *c)
+/* Call before CUDA is used. On real GPUs, a process sees no others than those whose files it has.
+ */
+static void hide_others(const struct client *c, bool without_files)
 {
 	char own[16];
+	snprintf(own, sizeof(own), "%d", c->rank);
+	if (without_files)
+		own_device_only(c->rank);
+	if (!without_files || setup.fake)
+		CHECK_EQ(setenv("CUDA_VISIBLE_DEVICES", own, 1), 0);
+}
+
+static void pod(struct client *c)
+{
+	const struct pods *pods = c->arg;
 	ncclComm_t comm, part;
 	stage("joining");
-	snprintf(own, sizeof(own), "%d", c->rank);
-	CHECK_EQ(setenv("CUDA_VISIBLE_DEVICES", own, 1), 0); /* before CUDA is used */
+	hide_others(c, pods->without_files);
 	dropin_open(c->daemon);
 	gpu_use(0);
 	CHECK_NC(nc.ncclCommInitRank(&comm, c->nranks, dropin_id(c), c->rank));
 	dropin_check_usable(comm);
-	check_listed(c->daemon);
+	check_listed(c->daemon, pods->without_files);
 	stage("splitting");
 	CHECK_NC(nc.ncclCommSplit(comm, 0, c->rank, &part, NULL));
 	dropin_check_usable(part);
-	check_listed(c->daemon);
+	check_listed(c->daemon, pods->without_files);
 	dropin_check_usable(comm);
 	CHECK_NC(nc.ncclCommDestroy(part));
 	CHECK_NC(nc.ncclCommDestroy(comm));
@@ -49,10 +152,20 @@ static void pod(struct client *c)
 
 static void test_hidden(void)
 {
-	ranks_run(setup.gpus, pod, NULL);
+	ranks_run(setup.gpus, pod, &(struct pods){0});
+}
+
+static void test_without_files(void)
+{
+	if (!private_mounts())
+		skip_test("it needs mount namespaces, and so root: %s", strerror(errno));
+	if (setup.fake)
+		describe_stand_ins();
+	ranks_run(setup.gpus, pod, &(struct pods){.without_files = true});
 }
 
 const struct gpu_test reach_tests[] = {
 	{"reach/hidden", test_hidden, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"reach/no-device-files", test_without_files, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

@@ -9,7 +9,7 @@
 #include "base/deadline_clock.h"
 #include "core/call.h"
 #include "core/session_handle.h"
-#include "peer.h"
+#include "peer_life.h"
 
 /* How long to wait for room on the GPU. Without a limit, this could deadlock: kernels of this
  * process that fill the GPU may be waiting for work that follows the JOIN. */

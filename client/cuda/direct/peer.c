@@ -13,7 +13,7 @@
 #include "core/session_socket.h"
 #include "cuda/capture/capture_graph.h"
 #include "cuda/capture/captured_group.h"
-#include "peer.h"
+#include "peer_life.h"
 #include "shares.h"
 
 /* How long a leaving member waits for kernels that it has aborted. */

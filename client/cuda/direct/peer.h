@@ -104,48 +104,6 @@ static inline bool peer_is_open(const struct peer *p)
 	return p->control;
 }
 
-/* ---- peer.c: from JOIN to LEAVE. Called without the lock; all but peer_close yield. ---- */
-
-/* Before JOIN or SPLIT: creates the member's kernels with their staging memory, unless the
- * communicator runs without. */
-void peer_new(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number, int nranks);
-/* After JOIN or SPLIT was refused. */
-void peer_discard(ncclsvc_session *s, ncclsvc_comm *comm);
-/* Before the communicator is joined again: gets new staging memory. */
-void peer_renew(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number);
-/* The region that JOIN and SPLIT name. */
-static inline uint32_t peer_region(const struct peer *p)
-{
-	return p ? p->own_region : 0;
-}
-static inline uint16_t peer_out_of_reach(const struct peer *p)
-{
-	return p ? p->out_of_reach : 0;
-}
-/* After JOIN or SPLIT: maps the other members' memory, or drops what the epoch does not use. */
-ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm);
-/* Whether the member's part in the epoch lies in its kernels alone, which need no daemon, so that
- * the epoch can be continued with the next one. Locked. */
-bool peer_survives(const ncclsvc_comm *comm);
-/* Before the JOIN that continues the epoch: hands the memory that the kernels share to the next
- * daemon. Locked; yields. */
-ncclsvc_result peer_resume(ncclsvc_session *s, ncclsvc_comm *comm);
-/* After it: says again what the member shares. Locked; yields. */
-ncclsvc_result peer_resumed(ncclsvc_session *s, ncclsvc_comm *comm);
-/* The end of the communicator's epoch for this member, with or without kernels: those that still
- * run are aborted, and pending tasks end as cancelled. */
-void peer_close(ncclsvc_session *s, ncclsvc_comm *comm);
-/* The same for all communicators when the session closes. */
-void peers_close(ncclsvc_session *s);
-void peer_modules_unload(struct gpu *g);
-
-/* ---- own_staging.c ---- */
-
-/* Makes the member's staging memory, clears it, and hands it to the daemon. Not locked; yields. */
-bool peer_staging_make(ncclsvc_session *s, struct peer *p, int32_t number, bool copy_engines);
-/* Hands it to the next daemon, under the number that a JOIN under way names. Locked; yields. */
-ncclsvc_result peer_staging_again(ncclsvc_session *s, struct peer *p, int32_t number);
-
 /* ---- peer_memory.c ---- */
 
 /* Maps the other members' staging memory, and all control blocks. Not locked; yields. */
