@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "dropin_calls.h"
@@ -19,7 +20,8 @@
 
 #define PROC_DRIVER "/proc/driver"
 
-/* ---- A process with the device file of one GPU only ---- */
+/* ---- A process like one in a pod: in namespaces of its own, with the device file of one GPU ----
+ */
 
 static void make_file(const char *directory, const char *name)
 {
@@ -42,9 +44,9 @@ static void make_device(const char *directory, const char *name)
 	CHECK(access(from, F_OK) < 0 || !mount(from, to, NULL, MS_BIND, NULL));
 }
 
-static bool private_mounts(void)
+static bool namespaces(int more)
 {
-	return !unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
+	return !unshare(CLONE_NEWNS | more) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
 }
 
 /* As root, the driver's library would make the missing files. */
@@ -66,7 +68,6 @@ static void own_device_only(int gpu)
 	char own[16], directory[] = "/tmp/ncclsvc-dev-XXXXXX";
 	snprintf(own, sizeof(own), "nvidia%d", gpu);
 	CHECK(mkdtemp(directory));
-	CHECK(private_mounts());
 	CHECK(!mount("devices", directory, "tmpfs", 0, NULL));
 	for (size_t i = 0; i < sizeof(common) / sizeof(common[0]); i++)
 		make_device(directory, common[i]);
@@ -75,6 +76,24 @@ static void own_device_only(int gpu)
 	CHECK(!rmdir(directory));
 	CHECK(!mkdir("/dev/shm", 01777));
 	lose_mknod();
+}
+
+/* The rest of the process continues in a child, as only children enter a new PID namespace. The
+ * stand-ins find each other's memory by pid, so there the pids stay. */
+static void enter_pod(int gpu)
+{
+	int status;
+	CHECK(namespaces(CLONE_NEWIPC | CLONE_NEWNET | CLONE_NEWUTS |
+			 (setup.fake ? 0 : CLONE_NEWPID)));
+	const pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid) {
+		CHECK_EQ(waitpid(pid, &status, 0), pid);
+		_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+	}
+	CHECK(setup.fake || getpid() == 1);
+	CHECK(setup.fake || !mount("proc", "/proc", "proc", 0, NULL));
+	own_device_only(gpu);
 }
 
 /* The driver says which file belongs to a GPU; the stand-ins need this said for them. */
@@ -125,7 +144,7 @@ static void hide_others(const struct client *c, bool without_files)
 	char own[16];
 	snprintf(own, sizeof(own), "%d", c->rank);
 	if (without_files)
-		own_device_only(c->rank);
+		enter_pod(c->rank);
 	if (!without_files || setup.fake)
 		CHECK_EQ(setenv("CUDA_VISIBLE_DEVICES", own, 1), 0);
 }
@@ -155,9 +174,9 @@ static void test_hidden(void)
 	ranks_run(setup.gpus, pod, &(struct pods){0});
 }
 
-static void test_without_files(void)
+static void test_pods(void)
 {
-	if (!private_mounts())
+	if (!namespaces(0))
 		skip_test("it needs mount namespaces, and so root: %s", strerror(errno));
 	if (setup.fake)
 		describe_stand_ins();
@@ -166,6 +185,6 @@ static void test_without_files(void)
 
 const struct gpu_test reach_tests[] = {
 	{"reach/hidden", test_hidden, 2, 60, TEST_QUICK | TEST_ONE_NODE},
-	{"reach/no-device-files", test_without_files, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"reach/pods", test_pods, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{0},
 };

@@ -10,6 +10,7 @@ Environment: NCCLSVCD; NCCLSVC_FAKE_GPUS=2 for the stand-ins."""
 import ctypes
 import importlib.util
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -161,7 +162,64 @@ def of_a_library(rank, comm_id, make):
     return True
 
 
+OWNER, TRAINER = 65531, 65532  # users
+PR_SET_DUMPABLE = 4
+
+# The system's service, as its unit confines it: no capabilities, and a network of its own.
+CONFINED = """#!/bin/sh
+exec unshare --net setpriv --reuid {owner} --regid {owner} --clear-groups --inh-caps=-all --bounding-set=-all \\
+\t--no-new-privs {daemon} "$@"
+"""
+
+
+def of_another_user(rank, comm_id):
+    """A rank whose user is neither root nor the daemon's."""
+    os.setgroups([])
+    os.setgid(TRAINER)
+    os.setuid(TRAINER)
+    # The stand-ins open each other's memory by /proc, which setuid forbids.
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    return on_gpus(rank, comm_id)
+
+
+def confined(directory):
+    """A script that starts the daemon as the system's service, or None if this machine does not allow that."""
+    script = os.path.join(directory, "confined")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(CONFINED.format(owner=OWNER, daemon=os.environ["NCCLSVCD"]))
+    os.chmod(script, 0o755)
+    try:
+        works = not subprocess.run([script, "--version"], capture_output=True, check=False, timeout=T).returncode
+    except OSError:
+        works = False
+    return script if works else None
+
+
 class Gpus(unittest.TestCase):
+    @unittest.skipIf(os.geteuid(), "only root can start processes of two users")
+    def test_other_users(self):
+        with tempfile.TemporaryDirectory(prefix="ncclsvc-users-") as directory:
+            script = confined(directory)
+            if not script:
+                self.skipTest("no unshare or setpriv, or other users cannot read the daemon's program")
+            os.chown(directory, OWNER, OWNER)
+            os.chmod(directory, 0o755)
+            fake = os.path.join(directory, "fake")
+            os.mkdir(fake)
+            os.chmod(fake, 0o1777)
+            plain = {"NCCLSVCD": os.environ["NCCLSVCD"]}
+            os.environ.update(NCCLSVCD=script, NCCLSVC_FAKE_DIR=fake, NCCLSVC_DAEMON_USER=str(OWNER))
+            extra = {k: os.environ[k] for k in ("NCCLSVC_FAKE_DIR", "NCCLSVC_FAKE_GPUS") if k in os.environ}
+            daemon = Daemon("--device", "cuda", "--mps", "off", "--access", "any",
+                            socket=os.path.join(directory, "s"), HOME=directory, **extra)
+            os.environ.update(plain, NCCLSVC_SOCKET=daemon.path)
+            # With kernels; and with NCCL only, whose workers cannot open other users' memory on the stand-ins.
+            for peer in ("1",) if "NCCLSVC_FAKE_GPUS" in os.environ else ("1", "0"):
+                os.environ["NCCLSVC_PEER"] = peer
+                self.assertEqual(run(N, of_another_user, os.urandom(128)), [True] * N)
+            code, log = daemon.stop()
+            self.assertEqual(code, 0, log)
+
     def test_arrays_of_libraries(self):
         if "NCCLSVC_FAKE_GPUS" in os.environ:
             self.skipTest("CuPy, PyTorch and JAX need real GPUs")
