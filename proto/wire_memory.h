@@ -106,7 +106,7 @@ struct svc_share {
 	uint32_t number; /* the member's shares in this epoch, counted from 1 */
 };
 
-/* In an epoch that continues one (SVC_RESUME_COMM), a member with shares first says each again, in
+/* In an epoch that continues one (SVC_RESUME_COMM), a member first repeats each of its shares, in
  * the order of their numbers, with this bit in `slot`. Then it says how many there have been, as
  * the number of region 0. */
 #define SVC_SHARE_AGAIN (UINT32_C(1) << 31)

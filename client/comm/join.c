@@ -117,8 +117,8 @@ struct ncclsvc_joining {
 
 /* On OK, takes ownership of comm; j must then stay in place until joining_wait. Locked. */
 static ncclsvc_result joining_begin(ncclsvc_session *s, ncclsvc_comm *comm, unsigned opcode,
-				    const void *body, int timeout_ms, const ncclsvc_comm *beside,
-				    struct ncclsvc_joining *j)
+				    const void *body, uint32_t *staging, int timeout_ms,
+				    const ncclsvc_comm *beside, struct ncclsvc_joining *j)
 {
 	*j = (struct ncclsvc_joining){
 		.session = s,
@@ -127,7 +127,7 @@ static ncclsvc_result joining_begin(ncclsvc_session *s, ncclsvc_comm *comm, unsi
 		.deadline = join_deadline(timeout_ms),
 		.beside = beside,
 	};
-	return join_begin(s, &j->call, opcode, body, j->deadline, beside);
+	return join_begin(s, &j->call, opcode, body, comm, staging, j->deadline, beside);
 }
 
 static ncclsvc_result joining_wait(struct ncclsvc_joining *j, ncclsvc_comm **out)
@@ -175,7 +175,6 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	if (device != NCCLSVC_DEVICE_HOST)
 		peer_new(s, comm, request->device, request->nranks);
 	request->flags |= join_admit_flags(s);
-	request->staging = peer_region(comm->peer);
 	request->out_of_reach = peer_out_of_reach(comm->peer);
 	request->blocks = comm->tuning.blocks;
 	comm->world = request->flags & SVC_JOIN_WORLD;
@@ -185,7 +184,8 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	memcpy(comm->id.bytes, request->id, sizeof(comm->id.bytes));
 	join_take_label(request->label);
 	session_lock(s);
-	ncclsvc_result r = joining_begin(s, comm, SVC_JOIN, request, timeout_ms, beside, j);
+	ncclsvc_result r =
+		joining_begin(s, comm, SVC_JOIN, request, &request->staging, timeout_ms, beside, j);
 	session_unlock(s);
 	if (r)
 		comm_discard(s, comm);
@@ -346,14 +346,14 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 		.comm = parent->handle,
 		.colour = colour,
 		.key = key,
-		.staging = peer_region(comm->peer),
 		.timeout_ns = timeout_on_wire(timeout_ms),
 		.out_of_reach = peer_out_of_reach(comm->peer),
 		.blocks = comm->tuning.blocks,
 	};
 	join_take_label(request.label);
 	if (!r)
-		r = joining_begin(s, comm, SVC_SPLIT, &request, timeout_ms, NULL, j);
+		r = joining_begin(s, comm, SVC_SPLIT, &request, &request.staging, timeout_ms, NULL,
+				  j);
 	session_unlock(s);
 	if (r)
 		comm_discard(s, comm);

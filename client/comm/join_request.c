@@ -55,11 +55,23 @@ void join_answer_bad(ncclsvc_session *s, struct call *call)
 }
 
 ncclsvc_result join_begin(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
-			  uint64_t deadline, const ncclsvc_comm *beside)
+			  const ncclsvc_comm *comm, uint32_t *staging, uint64_t deadline,
+			  const ncclsvc_comm *beside)
 {
-	const ncclsvc_result r = beside ? comm_end(beside) : NCCLSVC_OK;
+	ncclsvc_result r = beside ? comm_end(beside) : NCCLSVC_OK;
 	call->beside = beside ? beside->key : 0;
-	return r ? r : call_begin(s, call, opcode, body, -1, deadline);
+	for (bool again = !r; again;) {
+		r = peer_staging_current(s, comm);
+		if (r)
+			break;
+		*staging = peer_region(comm->peer);
+		call->bound = true;
+		call->connections = session_connections(s);
+		r = call_begin(s, call, opcode, body, -1, deadline);
+		call->bound = false;
+		again = r == NCCLSVC_DAEMON_LOST && !s->lost;
+	}
+	return r;
 }
 
 ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, uint64_t deadline,

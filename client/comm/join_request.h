@@ -12,9 +12,12 @@
 uint64_t join_deadline(int timeout_ms);
 /* Fails the call because the daemon's answer is invalid. Locked. */
 void join_answer_bad(ncclsvc_session *s, struct call *call);
-/* Begins a call that is cancelled when beside's epoch ends (NULL: by nothing). Locked. */
+/* Begins a call that is cancelled when beside's epoch ends (NULL: by nothing). `staging`, in the
+ * body, becomes the region of the communicator's staging memory with the daemon that gets the
+ * request. Locked; yields. */
 ncclsvc_result join_begin(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
-			  uint64_t deadline, const ncclsvc_comm *beside);
+			  const ncclsvc_comm *comm, uint32_t *staging, uint64_t deadline,
+			  const ncclsvc_comm *beside);
 /* If the epoch's end cancelled the call, the error is the reason of that end. Locked; yields. */
 ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, uint64_t deadline,
 			   const ncclsvc_comm *beside);

@@ -125,8 +125,8 @@ static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 		return r;
 	}
 	staging_free(s);
-	gpu_resumed(s);
 	carry_timelines(s->connection, new);
+	gpu_resumed(s);
 	dispatch_unwatch(s);
 	connection_unref(s->connection);
 	s->connection = new;
@@ -134,6 +134,8 @@ static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 	s->forgotten = 0;
 	s->tasks.entered = 0;
 	s->away = AWAY_RESUMING;
+	if (s->closing) /* nothing is waited for, as resume_close knew the old connection */
+		shutdown(new->sock, SHUT_RDWR);
 	return dispatch_watch(s);
 }
 
@@ -148,7 +150,8 @@ static ncclsvc_result region_again(ncclsvc_session *s, uint32_t region, int fd, 
 	return r;
 }
 
-/* The communicator of a JOIN without an answer whose staging memory the next daemon lacks. */
+/* The communicator of an unanswered JOIN, if the next daemon does not have its staging memory yet.
+ */
 static const ncclsvc_comm *joining_comm(const ncclsvc_session *s, const struct call *c)
 {
 	const ncclsvc_comm *comm = c->opcode != SVC_JOIN ? NULL
@@ -286,7 +289,21 @@ static bool may_continue(const ncclsvc_session *s, const ncclsvc_comm *comm)
 	       (comm->device < 0 || (peer_survives(comm) && !is_waiting(s, comm)));
 }
 
-/* For the thread's last error. */
+static struct svc_join left_request(const ncclsvc_comm *comm)
+{
+	struct svc_join request = rejoin_request(comm, 0);
+	request.device = SVC_DEVICE_HOST;
+	request.staging = 0;
+	return request;
+}
+
+static void say_left(ncclsvc_session *s, const struct svc_join *request, uint32_t lineage)
+{
+	say(s, SVC_RESUME_LEFT, 0, lineage);
+	call_forget(s, SVC_JOIN, request);
+}
+
+/* Fails the exchange with the thread's last error. */
 static void fail(struct exchange *x)
 {
 	struct error why;
@@ -301,7 +318,9 @@ static void join_again(ncclsvc_session *s, struct exchange *x, uint64_t deadline
 	const uint64_t now = now_ns();
 	ncclsvc_comm *comm = x->comm;
 	if (comm->device >= 0 && peer_resume(s, comm)) {
+		const struct svc_join left = left_request(comm);
 		fail(x);
+		say_left(s, &left, comm->lineage);
 		return;
 	}
 	const struct svc_join request = rejoin_request(comm, deadline > now ? deadline - now : 1);
@@ -331,20 +350,6 @@ struct left_comm {
 	struct svc_join request;
 	uint32_t lineage;
 };
-
-static struct svc_join left_request(const ncclsvc_comm *comm)
-{
-	struct svc_join request = rejoin_request(comm, 0);
-	request.device = SVC_DEVICE_HOST;
-	request.staging = 0;
-	return request;
-}
-
-static void say_left(ncclsvc_session *s, const struct svc_join *request, uint32_t lineage)
-{
-	say(s, SVC_RESUME_LEFT, 0, lineage);
-	call_forget(s, SVC_JOIN, request);
-}
 
 void resume_left(ncclsvc_session *s, const ncclsvc_comm *comm)
 {
@@ -401,6 +406,19 @@ static bool is_late(unsigned opcode)
 	       opcode == SVC_REGION_DEL; /* which waits for members that import the region */
 }
 
+/* A REGION_DEL of memory that is not registered any more. */
+static bool is_of_no_region(const ncclsvc_session *s, const struct call *c)
+{
+	struct svc_region_del request;
+	memcpy(&request, c->request, sizeof(request));
+	if (c->opcode != SVC_REGION_DEL || device_region_registered(s, request.region))
+		return false;
+	for (size_t i = 0; i < s->regions.n; i++)
+		if (s->regions.sorted[i].id == request.region)
+			return false;
+	return true;
+}
+
 /* before: the first request id of the new connection. */
 static bool send_again(ncclsvc_session *s, uint32_t before, bool late)
 {
@@ -410,12 +428,12 @@ static bool send_again(ncclsvc_session *s, uint32_t before, bool late)
 			at = &c->next;
 			continue;
 		}
-		if (c->opcode == SVC_LEAVE || c->opcode == SVC_PLAN_DROP) {
+		if (c->opcode == SVC_LEAVE || c->opcode == SVC_PLAN_DROP || is_of_no_region(s, c)) {
 			call_answer(at, NCCLSVC_OK); /* it went with the daemon */
 			continue;
 		}
 		if (c->opcode == SVC_SUBMIT || /* of comm_compare: the watcher compares now */
-		    c->opcode == SVC_SHARED || c->opcode == SVC_SHARED_PART) { /* of another log */
+		    c->bound) {
 			call_answer(at, NCCLSVC_DAEMON_LOST);
 			continue;
 		}
@@ -544,6 +562,14 @@ static ncclsvc_result connect_again(ncclsvc_session *s)
 	return r ? r : install(s, new);
 }
 
+/* Kernels that wait give up without heartbeats. */
+static void beat(const ncclsvc_session *s)
+{
+	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
+		if (c->peer)
+			peer_beat(c->peer);
+}
+
 static bool is_temporary(ncclsvc_result r)
 {
 	return r == NCCLSVC_DAEMON_LOST || r == NCCLSVC_DRAINING || r == NCCLSVC_TIMEOUT;
@@ -557,18 +583,16 @@ static void come_back(ncclsvc_session *s)
 	snprintf(how, sizeof(how), "%s", s->lost_text);
 	dispatch_unwatch(s);
 	while (!s->closing && s->away) {
+		beat(s);
 		if (s->away == AWAY_GONE)
 			r = connect_again(s);
-		if (s->away == AWAY_RESUMING)
+		if (s->away == AWAY_RESUMING && !s->closing)
 			r = resume(s);
 		if (!r && s->away == AWAY_RESUMING) {
 			s->away = AWAY_NOT;
 			s->nleft = 0;
 			session_kick(s);
 			pthread_cond_broadcast(&s->changed);
-			session_unlock(s);
-			gpu_drop_retired(s);
-			session_lock(s);
 			return;
 		}
 		error_keep(&why);
@@ -608,6 +632,8 @@ static void *watcher(void *arg)
 		else
 			watch(s);
 	}
+	if (s->away) /* the calls of other threads end, too */
+		session_lose(s, "the session is being closed");
 	session_unlock(s);
 	return NULL;
 }

@@ -15,6 +15,10 @@ struct call {
 	uint32_t request_id;
 	uint16_t opcode;
 	bool done;
+	/* It means something to one daemon only: DAEMON_LOST if the session has another connection
+	 * than this one (session_connections), or none. */
+	bool bound;
+	uint32_t connections;
 	uint32_t comm_key; /* key of the communicator it rejoins, which may be left meanwhile */
 	uint32_t beside;   /* key of the communicator whose epoch's end cancels the call; 0: none */
 	int32_t result;

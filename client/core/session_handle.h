@@ -114,7 +114,7 @@ __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, cons
 /* The daemon has ended: the session waits for its successor, if it can, or is lost. Locked. */
 __attribute__((format(printf, 2, 3))) void session_lose_daemon(ncclsvc_session *s,
 							       const char *format, ...);
-/* The daemon is gone, and its workers soon are: no stream waits for them any more. Locked. */
+/* The daemon is gone, and its workers soon will be: no stream waits for them any more. Locked. */
 void session_streams_release(ncclsvc_session *s);
 bool session_is_watcher(const ncclsvc_session *s); /* the calling thread; locked */
 /* Waits until the session has come back from a restart of its daemon, or is lost: the watcher's

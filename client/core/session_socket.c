@@ -184,6 +184,17 @@ bool socket_step(ncclsvc_session *s, uint64_t deadline)
 	return ready != 0;
 }
 
+static bool is_of_another_daemon(const ncclsvc_session *s, const struct call *call)
+{
+	return call->bound &&
+	       ((s->away && !session_is_watcher(s)) || call->connections != session_connections(s));
+}
+
+static ncclsvc_result lost_daemon(const ncclsvc_session *s)
+{
+	return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
+}
+
 ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
 			  int fd, uint64_t deadline)
 {
@@ -194,7 +205,7 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 	call->fd = -1;
 	call->request_fd = fd;
 	for (;;) {
-		ncclsvc_result r = session_back(s);
+		ncclsvc_result r = is_of_another_daemon(s, call) ? lost_daemon(s) : session_back(s);
 		if (!r)
 			r = session_check(s);
 		if (r)
@@ -237,8 +248,9 @@ ncclsvc_result call_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 ncclsvc_result call_finish(ncclsvc_session *s, struct call *call, uint64_t deadline)
 {
 	while (!call->done) {
-		const bool gone = s->away == AWAY_GONE && session_is_watcher(s);
-		if (s->away &&
+		const bool gone = is_of_another_daemon(s, call) ||
+				  (s->away == AWAY_GONE && session_is_watcher(s));
+		if (s->away && !gone &&
 		    !session_is_watcher(s)) { /* it is sent again when the session is back */
 			session_back(s);
 			if (deadline < deadline_in(REQUEST_MS))
@@ -252,7 +264,7 @@ ncclsvc_result call_finish(ncclsvc_session *s, struct call *call, uint64_t deadl
 			at = &(*at)->next;
 		*at = call->next;
 		if (gone)
-			return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
+			return lost_daemon(s);
 		return error_set(NCCLSVC_TIMEOUT, "the daemon did not answer %s in time",
 				 svc_shape_of(s->connection->version, call->opcode)->name);
 	}

@@ -275,11 +275,14 @@ static ncclsvc_result range_again(ncclsvc_session *s, const struct gpu *g,
 static ncclsvc_result region_again(ncclsvc_session *s, struct gpu *g, const struct device_region *r,
 				   int32_t device)
 {
+	struct memory m;
 	struct svc_region_cuda request = {
 		.bytes = r->bytes, .base = r->base, .buffer_id = r->buffer, .device = device};
 	int fd = -1;
-	const CUresult e = r->mapping ? mapping_export(g->cuda, r->base, &fd)
-				      : allocation_handle(g->cuda, NULL, r->base, request.handle);
+	CUresult e = look_up(g->cuda, r->base, &m);
+	if (!e)
+		e = r->mapping ? mapping_export(g->cuda, r->base, &fd)
+			       : allocation_handle(g->cuda, m.context, r->base, request.handle);
 	if (e)
 		return cuda_error(g->cuda, e, "cannot share a buffer's allocation");
 	const ncclsvc_result result = register_again(
@@ -289,25 +292,38 @@ static ncclsvc_result region_again(ncclsvc_session *s, struct gpu *g, const stru
 	return result;
 }
 
-/* Memory that has been freed meanwhile gets no number from the next daemon. */
-static bool is_needed(ncclsvc_session *s, struct gpu *g, struct device_region *r)
+static void number_drop(ncclsvc_session *s, struct gpu *g, struct device_region *r)
 {
-	if (!r->id)
-		return false;
-	if (!r->gone && device_number(s, r->device) >= 0 && device_region_alive(g, r, r->base))
-		return true;
 	r->id = 0;
 	if (!r->gone && !r->busy && !ranges_hold(g, r))
 		device_region_drop(s, g, r);
-	return false;
+}
+
+/* Memory that has been freed meanwhile gets no number from the next daemon. */
+static bool is_needed(const ncclsvc_session *s, const struct gpu *g, const struct device_region *r)
+{
+	return !r->gone && device_number(s, r->device) >= 0 && device_region_alive(g, r, r->base);
+}
+
+static bool is_whole(const struct gpu *g, const struct device_region *range)
+{
+	for (unsigned i = 0; i < range->nparts; i++)
+		if (!g->regions[range->parts[i]].id)
+			return false;
+	return true;
 }
 
 /* Parts of ranges are ranges that were made before. */
-static ncclsvc_result ranges_again(ncclsvc_session *s, const struct gpu *g)
+static ncclsvc_result ranges_again(ncclsvc_session *s, struct gpu *g)
 {
 	const struct device_region *ranges[DEVICE_REGIONS];
 	ncclsvc_result result = NCCLSVC_OK;
 	unsigned n = 0;
+	for (unsigned i = 0; i < DEVICE_REGIONS; i++) {
+		struct device_region *r = &g->regions[i];
+		if (r->bytes && r->parts && r->id && (r->gone || !is_whole(g, r)))
+			number_drop(s, g, r);
+	}
 	for (const struct device_region *r = g->ranges; r; r = r->next_range)
 		if (r->id)
 			ranges[n++] = r;
@@ -326,8 +342,13 @@ static ncclsvc_result mapped_again(ncclsvc_session *s, struct gpu *g, struct dev
 	const CUresult e = cuda_push(g->cuda, context);
 	if (e)
 		return cuda_error(g->cuda, e, "cannot use the GPU's context");
-	if (is_needed(s, g, r))
+	const bool needed = is_needed(s, g, r);
+	if (needed)
 		result = region_again(s, g, r, device_number(s, r->device));
+	if (!needed || (result && !is_needed(s, g, r))) { /* it may have been freed meanwhile */
+		number_drop(s, g, r);
+		result = NCCLSVC_OK;
+	}
 	cuda_pop(g->cuda, context);
 	return result;
 }
@@ -337,11 +358,21 @@ ncclsvc_result device_regions_again(ncclsvc_session *s)
 	struct gpu *g = s->gpu;
 	const int mode = relaxed_begin(g->cuda);
 	ncclsvc_result result = NCCLSVC_OK;
-	for (unsigned i = 0; !result && i < DEVICE_REGIONS; i++)
-		if (g->regions[i].bytes && !g->regions[i].parts)
-			result = mapped_again(s, g, &g->regions[i]);
+	for (unsigned i = 0; !result && i < DEVICE_REGIONS; i++) {
+		struct device_region *r = &g->regions[i];
+		if (r->bytes && r->id && !r->parts)
+			result = mapped_again(s, g, r);
+	}
 	if (!result)
 		result = ranges_again(s, g);
 	relaxed_end(g->cuda, mode);
 	return result;
+}
+
+bool device_region_registered(const ncclsvc_session *s, uint32_t id)
+{
+	for (unsigned i = 0; s->gpu && i < DEVICE_REGIONS; i++)
+		if (s->gpu->regions[i].bytes && s->gpu->regions[i].id == id)
+			return true;
+	return false;
 }

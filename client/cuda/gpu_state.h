@@ -75,7 +75,7 @@ struct gpu {
 	uint64_t restores;		/* restores noticed so far */
 	uint64_t clock;			/* counts submissions, to order regions by last use */
 	CUcontext primary[GPU_DEVICES]; /* retained */
-	struct page *page, *retired;	/* NULL: none */
+	struct page *page, *retired;	/* NULL: none; retired: of earlier connections */
 	bool no_batch;			/* the driver supports only single stream operations */
 	struct pair pairs[SVC_TIMELINES];
 	uint32_t recent;	       /* index of the pair used last */

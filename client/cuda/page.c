@@ -76,13 +76,18 @@ ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device)
 	return NCCLSVC_OK;
 }
 
-void page_retire(struct page *page, const CUcontext *contexts)
+void page_release(struct page *page)
 {
 	struct svc_timeline *timelines = svc_timelines(page->connection->ring);
-	const int mode = relaxed_begin(page->cuda); /* other threads may be capturing */
 	/* Whatever a stream waits for here will not come any more. */
 	for (int i = 1; i < SVC_TIMELINES; i++)
 		timeline_raise(&timelines[i].done, FOR_GOOD);
+}
+
+void page_retire(struct page *page, const CUcontext *contexts)
+{
+	const int mode = relaxed_begin(page->cuda); /* other threads may be capturing */
+	page_release(page);
 	for (int d = 0; d < GPU_DEVICES; d++) {
 		if (!contexts[d] || cuda_push(page->cuda, contexts[d]))
 			continue;

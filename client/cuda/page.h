@@ -14,7 +14,8 @@ struct stream;
 /* The timelines of one connection, as GPUs see them: registered, and so mapped, until the last
  * reference is dropped. */
 struct page {
-	atomic_uint refs; /* held by the session, and by members whose graphs write to it */
+	struct page *next; /* of those retired */
+	atomic_uint refs;  /* held by the session, and by members whose graphs write to it */
 	const struct cuda *cuda;
 	struct connection *connection;
 	CUdevice device;
@@ -28,6 +29,8 @@ struct page {
 ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device);
 struct page *page_ref(struct page *page);
 void page_unref(struct page *page); /* NULL is allowed. */
+/* Releases the streams that wait for the page's daemon. */
+void page_release(struct page *page);
 /* Releases the streams, waits until none in these contexts (GPU_DEVICES) can still use the page,
  * except through CUDA graphs launched later, and drops the page. Not locked. */
 void page_retire(struct page *page, const CUcontext *contexts);

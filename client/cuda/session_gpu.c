@@ -126,39 +126,51 @@ ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned 
 	return r;
 }
 
+/* The connection's page stays until its streams can no longer use it. */
+static void page_leave(ncclsvc_session *s)
+{
+	struct gpu *g = s->gpu;
+	streams_forget(s);
+	if (!g->page)
+		return;
+	g->page->next = g->retired;
+	g->retired = g->page;
+	g->page = NULL;
+}
+
 void gpu_reattached(ncclsvc_session *s)
 {
 	if (!s->gpu)
 		return;
-	gpu_resumed(s);
+	page_leave(s);
 	device_regions_forget(s, s->gpu);
 }
 
 void gpu_resumed(ncclsvc_session *s)
 {
-	struct gpu *g = s->gpu;
-	if (!g)
+	if (!s->gpu)
 		return;
-	streams_forget(s);
-	if (!g->page)
-		return;
-	page_unref(g->retired);
-	/* Streams may still have to write to the page: keep it until they cannot. */
-	g->retired = g->page;
-	g->page = NULL;
+	if (s->gpu->page)
+		page_release(s->gpu->page);
+	page_leave(s);
 }
 
 void gpu_drop_retired(ncclsvc_session *s)
 {
 	struct gpu *g = s->gpu;
-	if (!g || !g->retired)
+	if (!g)
 		return;
 	CUcontext contexts[GPU_DEVICES];
 	session_lock(s);
+	struct page *page = g->retired;
+	g->retired = NULL;
 	memcpy(contexts, g->primary, sizeof(contexts));
 	session_unlock(s);
-	page_retire(g->retired, contexts);
-	g->retired = NULL;
+	while (page) {
+		struct page *next = page->next;
+		page_retire(page, contexts);
+		page = next;
+	}
 }
 
 void gpu_quiesce(ncclsvc_session *s)

@@ -400,7 +400,7 @@ void comm_join(struct comms *s, struct session *c, uint32_t request_id,
 	const struct svc_join *j = &own;
 	struct svc_resume resume = c->next_join;
 	if (resume.kind == SVC_RESUME_JOIN && j->device != SVC_DEVICE_HOST)
-		resume.kind = 0; /* it has no part in the others' kernels */
+		resume.kind = 0; /* kernels of an older epoch do not know this member */
 	if (!own_job(c, request_id, &own) || !check_join(s, c, request_id, j) ||
 	    !may_connect(s, c, request_id, j))
 		return;

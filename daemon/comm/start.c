@@ -55,15 +55,16 @@ static uint32_t new_lineage(void)
 
 static void choose_lineage(struct communicator *m)
 {
+	const bool again = resumes(m);
 	if (!can_continue(m))
 		m->lineage = 0;
-	else if (resumes(m))
+	else if (again)
 		m->lineage |= SVC_LINEAGE_RESUMED;
 	else
 		m->lineage = all_sessions_resume(m) ? new_lineage() : 0;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct session *c = m->members[k].session;
-		if (c && !m->lineage)
+		if (c && !m->lineage && !again)
 			c->resumes = false; /* its library comes to the same conclusion */
 		m->members[k].resume = 0;
 	}
@@ -332,6 +333,12 @@ void comm_try_start(struct comms *s, struct communicator *m)
 		return;
 	if (m->cuda && !shared_gpu_fits(m, text)) {
 		comm_fail_joins(s, m, NCCLSVC_UNSUPPORTED, -1, text);
+		return;
+	}
+	if (m->cuda && resumes(m) && !peer_is_possible(m)) {
+		comm_fail_joins(s, m, NCCLSVC_UNSUPPORTED, -1,
+				"the epoch cannot be continued: this daemon would run it without "
+				"kernels");
 		return;
 	}
 	const bool needs_gpus = m->cuda && !comm_needs_no_nccl(s, m);

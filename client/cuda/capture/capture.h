@@ -35,6 +35,7 @@ struct capture {
 	CUdevice device;
 	CUcontext context;   /* the device's primary context, retained; NULL: not yet */
 	uint32_t generation; /* generation of the connection */
+	uint32_t table;	     /* and of the table of regions: s->generation */
 	unsigned refs; /* held by its communicator, and by threads that launch or wait; locked */
 	void (*unused)(struct capture *c); /* capture_unref calls it when the last one is dropped */
 	struct peer *peer;		   /* the kernels, freed together with it; NULL: none */

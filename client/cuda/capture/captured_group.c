@@ -64,9 +64,8 @@ void captured_group_gone(void *arg)
 
 static void unpin(ncclsvc_session *s, struct captured_group *group)
 {
-	/* Numbers of another connection name other regions. */
-	for (unsigned i = 0;
-	     i < group->nentries && group->capture->generation == session_connections(s); i++)
+	/* Entries of another table are other regions. */
+	for (unsigned i = 0; i < group->nentries && group->capture->table == s->generation; i++)
 		device_entry_unpin(s, group->entries[i]);
 	group->nentries = 0;
 	group->forgotten = true;

@@ -47,7 +47,7 @@ static CUresult fd_map(const struct cuda *cuda, int fd, CUdeviceptr at, size_t b
 /* The fd of one of the region's mappings; -1: there is none. */
 static int mapping_fetch(struct importer *m, const struct job *job, uint32_t index, uint64_t *bytes)
 {
-	struct call call = {.fd = -1};
+	struct call call = {.fd = -1, .bound = true, .connections = job->connections};
 	struct svc_shared_part_reply reply;
 	const struct svc_shared_part request = {
 		.comm = job->handle, .part = index, .position = job->position};

@@ -33,6 +33,8 @@ static bool word_write(const struct peer *p, uint64_t at, const void *word, size
 static void shares_count(struct peer *p, uint32_t rank)
 {
 	uint32_t mapped = p->imports.known[rank];
+	if (p->imports.missing[rank] && p->imports.missing[rank] <= mapped)
+		mapped = p->imports.missing[rank] - 1;
 	for (const struct import *i = p->imports.first; i; i = i->next)
 		if (i->rank == rank && !i->kind && i->number <= mapped)
 			mapped = i->number - 1;
@@ -44,12 +46,13 @@ static void shares_count(struct peer *p, uint32_t rank)
 bool import_table_has(const struct job *job)
 {
 	struct import *i = job->peer->imports.first;
-	while (i && (i->rank != (uint32_t)job->shared.rank || i->slot != job->shared.slot ||
-		     i->number != job->shared.number))
+	const uint32_t rank = (uint32_t)job->shared.rank;
+	while (i &&
+	       (i->rank != rank || i->slot != job->shared.slot || i->number != job->shared.number))
 		i = i->next;
 	if (i)
 		i->told = true;
-	return i;
+	return job->shared.number <= job->peer->imports.known[rank];
 }
 
 void import_table_add(struct job *job)
@@ -60,12 +63,14 @@ void import_table_add(struct job *job)
 	const uint64_t entry =
 		PEER_TABLE + ((uint64_t)rank * PEER_SHARES + slot) * sizeof(uint64_t);
 	const bool maps = job->shared.what == SVC_SHARED_MAP;
-	/* Numbers that a rank does not say again stay unknown until it says how many there were. */
-	if (job->shared.number <= p->imports.known[rank] || (maps && !i) ||
-	    (maps && i->kind && !word_write(p, entry, &i->at, sizeof(i->at))))
+	if (job->shared.number <= p->imports.known[rank])
 		return;
+	/* Numbers that a rank does not say again stay unknown until it says how many there were. */
 	p->imports.known[rank] += job->shared.number == p->imports.known[rank] + 1;
-	if (maps) {
+	if (maps && (!i || (i->kind && !word_write(p, entry, &i->at, sizeof(i->at))))) {
+		if (!p->imports.missing[rank])
+			p->imports.missing[rank] = job->shared.number;
+	} else if (maps) {
 		i->told = true;
 		i->next = p->imports.first;
 		p->imports.first = i;

@@ -47,17 +47,17 @@ static bool is_current(const ncclsvc_session *s, const struct job *job)
 static bool job_find(struct importer *m, struct job *job)
 {
 	ncclsvc_session *s = session_use(m);
-	struct call call = {.fd = -1};
 	const ncclsvc_comm *c = s ? s->comms : NULL;
 	while (c && !has_news(c->peer))
 		c = c->next;
-	bool good = c && !session_check(s);
+	bool good = c && !session_check(s) && !s->away; /* then imports_again wakes the thread */
 	if (good) {
 		*job = (struct job){.peer = c->peer,
 				    .handle = c->handle,
 				    .connections = session_connections(s)};
 		job->position = c->peer->imports.reported = c->peer->imports.position;
 		c->peer->capture->refs++;
+		struct call call = {.fd = -1, .bound = true, .connections = job->connections};
 		const struct svc_shared request = {.comm = job->handle,
 						   .later = c->peer->imports.later,
 						   .position = job->position};
@@ -162,7 +162,8 @@ static bool needs_map(struct importer *m, const struct job *job)
 	ncclsvc_session *s = session_use(m);
 	if (!s)
 		return false;
-	const bool needed = job->shared.what == SVC_SHARED_MAP && !import_table_has(job);
+	const bool needed =
+		job->shared.what == SVC_SHARED_MAP && is_current(s, job) && !import_table_has(job);
 	session_unuse(m);
 	return needed;
 }
@@ -349,7 +350,7 @@ void imports_begin(ncclsvc_session *s, struct peer *p)
 	session_unlock(s);
 }
 
-void imports_again(ncclsvc_session *s, struct peer *p)
+ncclsvc_result imports_again(ncclsvc_session *s, struct peer *p)
 {
 	uint32_t generation;
 	struct importer *m = p->imports.importer;
@@ -357,13 +358,17 @@ void imports_again(ncclsvc_session *s, struct peer *p)
 		i->told = false;
 	p->imports.position = p->imports.reported = 0;
 	if (!m)
-		return;
-	const int bell = m->generation == session_connections(s) ? -1 : bell_fetch(s, &generation);
+		return NCCLSVC_OK;
+	const bool rung = m->generation == session_connections(s);
+	const int bell = rung ? -1 : bell_fetch(s, &generation);
+	if (!rung && bell < 0)
+		return error_set(NCCLSVC_DAEMON_LOST, "the new daemon gives no bell");
 	if (bell >= 0) {
 		bell_hang(m, bell);
 		m->generation = generation;
 	}
 	eventfd_write(m->wake, 1);
+	return NCCLSVC_OK;
 }
 
 void imports_discard(struct peer *p)

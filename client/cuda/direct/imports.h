@@ -77,7 +77,7 @@ void import_free(const struct cuda *cuda, struct import *i);
 
 /* ---- import_table.c. Locked. ---- */
 
-/* Whether the share, which its rank has said again, is imported already. */
+/* Whether the share is known: its rank has said it again. */
 bool import_table_has(const struct job *job);
 /* The import is kept, and kernels can find it. */
 void import_table_add(struct job *job);

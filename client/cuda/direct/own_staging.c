@@ -73,11 +73,22 @@ ncclsvc_result peer_staging_again(ncclsvc_session *s, struct peer *p, int32_t nu
 	if (e)
 		return cuda_error(p->capture->cuda, e, "cannot export staging memory");
 	if (p->own_region)
-		call_forget(s, SVC_RESUME,
-			    &(struct svc_resume){.kind = SVC_RESUME_REGION,
-						 .number = p->own_region});
+		call_forget(
+			s, SVC_RESUME,
+			&(struct svc_resume){.kind = SVC_RESUME_REGION, .number = p->own_region});
 	const ncclsvc_result r = introduce(s, p, number, fd);
 	close(fd);
+	return r;
+}
+
+ncclsvc_result peer_staging_current(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	struct peer *p = comm->peer;
+	ncclsvc_result r = session_back(s);
+	while (!r && p && p->own_region && p->own_generation != session_connections(s)) {
+		p->own_region = 0; /* the number may be another region's now */
+		r = peer_staging_again(s, p, comm->daemon_device);
+	}
 	return r;
 }
 

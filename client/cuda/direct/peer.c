@@ -153,7 +153,13 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 
 bool peer_survives(const ncclsvc_comm *comm)
 {
-	return comm->peer && peer_is_open(comm->peer) && !captured_groups_live(comm->capture);
+	return comm->peer && peer_is_open(comm->peer) && !comm->capture->groups.timeline;
+}
+
+void peer_beat(const struct peer *p)
+{
+	if (peer_is_open(p))
+		atomic_fetch_add_explicit(&p->control->heartbeat, 1, memory_order_release);
 }
 
 ncclsvc_result peer_resume(ncclsvc_session *s, ncclsvc_comm *comm)
@@ -178,8 +184,8 @@ ncclsvc_result peer_resumed(ncclsvc_session *s, ncclsvc_comm *comm)
 		if (slot->number == n && slot->peer == p)
 			slot->epoch = comm->epoch;
 	}
-	imports_again(s, p);
-	return shares_again(s, comm);
+	const ncclsvc_result r = imports_again(s, p);
+	return r ? r : shares_again(s, comm);
 }
 
 /* ---- The end ---- */

@@ -43,8 +43,10 @@ struct peer_imports {
 	struct importer *importer; /* NULL: nothing is mapped */
 	struct import *first;
 	uint32_t known[PEER_RANKS], mapped[PEER_RANKS]; /* how many, of each rank */
-	uint64_t position, reported; /* how much of the log is done, and reported */
-	bool later;		     /* some of that is to be unmapped */
+	uint32_t missing[PEER_RANKS]; /* the first that is not in the table, for lack of memory; 0:
+					 none is */
+	uint64_t position, reported;  /* how much of the log is done, and reported */
+	bool later;		      /* some of that is to be unmapped */
 };
 
 /* The newest kernel that was launched. */

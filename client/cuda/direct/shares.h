@@ -29,7 +29,7 @@ void shares_end(struct gpu *g, struct peer *p);
 void imports_begin(ncclsvc_session *s, struct peer *p);
 /* After a restart of the daemon: the log begins anew, with what the others say again. Locked;
  * yields. */
-void imports_again(ncclsvc_session *s, struct peer *p);
+ncclsvc_result imports_again(ncclsvc_session *s, struct peer *p);
 /* Lets go of the member's imports, in the background: the driver may wait for other kernels. */
 void imports_discard(struct peer *p);
 /* When the session closes, and its kernels have ended or are aborted. Waits for the thread, for a
