@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Device memory: registration, refusals, memory of the session, GPUs out of reach. */
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -340,10 +341,15 @@ static void memory_of_the_session(void **state)
 }
 
 /* Overrides libc's function: /dev/nvidia7 may be opened, other GPUs' device files may not. */
-int access(const char *path, int mode)
+int open(const char *path, int flags, ...)
 {
-	return strncmp(path, "/dev/nvidia", 11) ? faccessat(AT_FDCWD, path, mode, 0)
-						: -(strcmp(path, "/dev/nvidia7") != 0);
+	va_list args;
+	va_start(args, flags);
+	const mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+	va_end(args);
+	if (!strncmp(path, "/dev/nvidia", 11))
+		path = strcmp(path, "/dev/nvidia7") ? "/dev/no-such-file" : "/dev/null";
+	return openat(AT_FDCWD, path, flags, mode);
 }
 
 /* JOIN names the GPUs that CUDA does not show and whose device file cannot be opened. */
