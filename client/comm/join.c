@@ -183,9 +183,12 @@ static ncclsvc_result begin_join(ncclsvc_session *s, struct svc_join *request, i
 	comm->daemon_device = request->device;
 	memcpy(comm->id.bytes, request->id, sizeof(comm->id.bytes));
 	join_take_label(request->label);
+	ncclsvc_result r;
 	session_lock(s);
-	ncclsvc_result r =
-		joining_begin(s, comm, SVC_JOIN, request, &request->staging, timeout_ms, beside, j);
+	do
+		r = joining_begin(s, comm, SVC_JOIN, request, &request->staging, timeout_ms, beside,
+				  j);
+	while (join_retry(s, r));
 	session_unlock(s);
 	if (r)
 		comm_discard(s, comm);
@@ -338,12 +341,7 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 	if (comm->device != NCCLSVC_DEVICE_HOST && colour >= 0)
 		peer_new(s, comm, comm->daemon_device,
 			 parent->nranks < PEER_RANKS ? parent->nranks : PEER_RANKS);
-	session_lock(s);
-	ncclsvc_result r = session_check(s);
-	if (!r)
-		r = comm_check(parent);
 	struct svc_split request = {
-		.comm = parent->handle,
 		.colour = colour,
 		.key = key,
 		.timeout_ns = timeout_on_wire(timeout_ms),
@@ -351,9 +349,19 @@ static ncclsvc_result begin_split(ncclsvc_comm *parent, int colour, int key, int
 		.blocks = comm->tuning.blocks,
 	};
 	join_take_label(request.label);
-	if (!r)
-		r = joining_begin(s, comm, SVC_SPLIT, &request, &request.staging, timeout_ms, NULL,
-				  j);
+	ncclsvc_result r;
+	session_lock(s);
+	do {
+		r = session_back(s);
+		if (!r)
+			r = session_check(s);
+		if (!r)
+			r = comm_check(parent);
+		request.comm = parent->handle;
+		if (!r)
+			r = joining_begin(s, comm, SVC_SPLIT, &request, &request.staging,
+					  timeout_ms, NULL, j);
+	} while (join_retry(s, r));
 	session_unlock(s);
 	if (r)
 		comm_discard(s, comm);

@@ -60,18 +60,21 @@ ncclsvc_result join_begin(ncclsvc_session *s, struct call *call, unsigned opcode
 {
 	ncclsvc_result r = beside ? comm_end(beside) : NCCLSVC_OK;
 	call->beside = beside ? beside->key : 0;
-	for (bool again = !r; again;) {
+	if (!r)
 		r = peer_staging_current(s, comm);
-		if (r)
-			break;
-		*staging = peer_region(comm->peer);
-		call->bound = true;
-		call->connections = session_connections(s);
-		r = call_begin(s, call, opcode, body, -1, deadline);
-		call->bound = false;
-		again = r == NCCLSVC_DAEMON_LOST && !s->lost;
-	}
+	if (r)
+		return r;
+	*staging = peer_region(comm->peer);
+	call->bound = true; /* until it is sent */
+	call->connections = session_connections(s);
+	r = call_begin(s, call, opcode, body, -1, deadline);
+	call->bound = false;
 	return r;
+}
+
+bool join_retry(const ncclsvc_session *s, ncclsvc_result r)
+{
+	return r == NCCLSVC_DAEMON_LOST && !s->lost;
 }
 
 ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, uint64_t deadline,

@@ -18,6 +18,9 @@ void join_answer_bad(ncclsvc_session *s, struct call *call);
 ncclsvc_result join_begin(ncclsvc_session *s, struct call *call, unsigned opcode, const void *body,
 			  const ncclsvc_comm *comm, uint32_t *staging, uint64_t deadline,
 			  const ncclsvc_comm *beside);
+/* With the result of join_begin: the daemon was lost meanwhile, and the session continues, so the
+ * request, checked again, can be sent to the next daemon. Locked. */
+bool join_retry(const ncclsvc_session *s, ncclsvc_result r);
 /* If the epoch's end cancelled the call, the error is the reason of that end. Locked; yields. */
 ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, uint64_t deadline,
 			   const ncclsvc_comm *beside);

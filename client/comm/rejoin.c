@@ -56,7 +56,10 @@ static ncclsvc_result rejoin(ncclsvc_comm *comm, int timeout_ms, const ncclsvc_c
 	comm->daemon_device = number;
 	struct svc_join request = rejoin_request(comm, timeout_on_wire(timeout_ms));
 	const uint64_t deadline = join_deadline(timeout_ms);
-	r = join_begin(s, &call, SVC_JOIN, &request, comm, &request.staging, deadline, beside);
+	do
+		r = join_begin(s, &call, SVC_JOIN, &request, comm, &request.staging, deadline,
+			       beside);
+	while (join_retry(s, r));
 	if (!r)
 		r = join_finish(s, &call, deadline, beside);
 	session_unlock(s);

@@ -38,6 +38,7 @@
 
 #define ATTEMPT_MS  2000 /* to connect, before the watcher checks whether the session is closed */
 #define NAP_MS	    20
+#define BEAT_MS	    1000
 #define SEND_MS	    5000
 #define STACK_BYTES (256 << 10)
 #define REATTACH_MS 10000 /* unless the program or the environment says otherwise */
@@ -134,7 +135,7 @@ static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 	s->forgotten = 0;
 	s->tasks.entered = 0;
 	s->away = AWAY_RESUMING;
-	if (s->closing) /* nothing is waited for, as resume_close knew the old connection */
+	if (s->closing) /* resume_close has shut down only the old socket */
 		shutdown(new->sock, SHUT_RDWR);
 	return dispatch_watch(s);
 }
@@ -323,10 +324,22 @@ static void join_again(ncclsvc_session *s, struct exchange *x, uint64_t deadline
 		say_left(s, &left, comm->lineage);
 		return;
 	}
+	if (comm->leaving) { /* meanwhile */
+		exchange_fail(x, NCCLSVC_CANCELLED, "the communicator was left");
+		return;
+	}
 	const struct svc_join request = rejoin_request(comm, deadline > now ? deadline - now : 1);
 	x->call = (struct call){.on_reply = resumed, .comm_key = comm->key};
 	say(s, SVC_RESUME_COMM, comm->handle, comm->lineage);
 	x->begun = !call_begin(s, &x->call, SVC_JOIN, &request, -1, deadline + JOIN_GRACE_NS);
+}
+
+/* Kernels that wait give up without heartbeats. */
+static void beat(const ncclsvc_session *s)
+{
+	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
+		if (c->peer)
+			peer_beat(c->peer);
 }
 
 static void await_join(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
@@ -334,6 +347,10 @@ static void await_join(ncclsvc_session *s, struct exchange *x, uint64_t deadline
 	if (!x->begun)
 		return;
 	x->begun = false;
+	while (!x->call.done && s->away == AWAY_RESUMING && !s->lost && now_ns() < deadline) {
+		beat(s);
+		socket_step(s, deadline_in(BEAT_MS));
+	}
 	const ncclsvc_result r = call_finish(s, &x->call, deadline + JOIN_GRACE_NS);
 	if (!r || s->away == AWAY_GONE || s->lost)
 		return;
@@ -406,6 +423,14 @@ static bool is_late(unsigned opcode)
 	       opcode == SVC_REGION_DEL; /* which waits for members that import the region */
 }
 
+/* A request for a communicator that is not continued. The handle comes first in its body. */
+static bool is_of_no_comm(const ncclsvc_session *s, const struct call *c)
+{
+	uint32_t handle;
+	memcpy(&handle, c->request, sizeof(handle));
+	return c->opcode != SVC_REGION_DEL && is_late(c->opcode) && !comm_by_handle(s, handle);
+}
+
 /* A REGION_DEL of memory that is not registered any more. */
 static bool is_of_no_region(const ncclsvc_session *s, const struct call *c)
 {
@@ -433,7 +458,7 @@ static bool send_again(ncclsvc_session *s, uint32_t before, bool late)
 			continue;
 		}
 		if (c->opcode == SVC_SUBMIT || /* of comm_compare: the watcher compares now */
-		    c->bound) {
+		    c->bound || is_of_no_comm(s, c)) {
 			call_answer(at, NCCLSVC_DAEMON_LOST);
 			continue;
 		}
@@ -448,7 +473,7 @@ static bool send_again(ncclsvc_session *s, uint32_t before, bool late)
 
 /* ---- Coming back ---- */
 
-/* Those of GPUs come last. */
+/* GPU communicators come last. */
 static size_t choose_comms(const ncclsvc_session *s, struct exchange **out, size_t *on_host)
 {
 	size_t n = 0, room = 1;
@@ -493,7 +518,7 @@ static void settle(ncclsvc_session *s, struct exchange *x)
 {
 	if (!x->result && x->comm->device < 0)
 		exchange_settle(s, x);
-	else if (!x->result && peer_resumed(s, x->comm))
+	else if (!x->result && peer_resumed(s, x->comm) && s->away == AWAY_RESUMING)
 		fail(x);
 	if (x->result)
 		comm_leave_behind(s, x->comm, x->result);
@@ -515,7 +540,7 @@ static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_
 	ncclsvc_result r = exchange_all(s, x, on_host, exchange_deadline(s));
 	if (r)
 		return r;
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n && s->away == AWAY_RESUMING; i++)
 		settle(s, &x[i]);
 	if (s->away == AWAY_GONE || s->lost)
 		return lost_again(s);
@@ -562,14 +587,6 @@ static ncclsvc_result connect_again(ncclsvc_session *s)
 	return r ? r : install(s, new);
 }
 
-/* Kernels that wait give up without heartbeats. */
-static void beat(const ncclsvc_session *s)
-{
-	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
-		if (c->peer)
-			peer_beat(c->peer);
-}
-
 static bool is_temporary(ncclsvc_result r)
 {
 	return r == NCCLSVC_DAEMON_LOST || r == NCCLSVC_DRAINING || r == NCCLSVC_TIMEOUT;
@@ -586,13 +603,16 @@ static void come_back(ncclsvc_session *s)
 		beat(s);
 		if (s->away == AWAY_GONE)
 			r = connect_again(s);
-		if (s->away == AWAY_RESUMING && !s->closing)
+		if (s->closing)
+			break;
+		if (s->away == AWAY_RESUMING)
 			r = resume(s);
 		if (!r && s->away == AWAY_RESUMING) {
 			s->away = AWAY_NOT;
 			s->nleft = 0;
 			session_kick(s);
 			pthread_cond_broadcast(&s->changed);
+			gpu_back(s);
 			return;
 		}
 		error_keep(&why);
@@ -600,7 +620,7 @@ static void come_back(ncclsvc_session *s)
 		    now_ns() >= s->away_until)
 			break;
 	}
-	if (s->away)
+	if (s->away && !s->closing)
 		session_lose(s, "%.120s; the session was not continued: %.180s", how, why.text);
 }
 

@@ -15,8 +15,8 @@ struct call {
 	uint32_t request_id;
 	uint16_t opcode;
 	bool done;
-	/* It means something to one daemon only: DAEMON_LOST if the session has another connection
-	 * than this one (session_connections), or none. */
+	/* The request is valid for one daemon only. It fails with DAEMON_LOST if the session is
+	 * away, or has reconnected since `connections` (session_connections). */
 	bool bound;
 	uint32_t connections;
 	uint32_t comm_key; /* key of the communicator it rejoins, which may be left meanwhile */

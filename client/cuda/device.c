@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * GPUs in a session, and which of the daemon's workers serves each. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,9 +134,13 @@ static bool may_open(uint32_t device_file)
 	char path[32];
 	snprintf(path, sizeof(path), "/dev/nvidia%u", device_file - 1);
 	const int fd = device_file ? open(path, O_RDWR | O_CLOEXEC) : -1;
+	const int error = errno;
 	if (fd >= 0)
 		close(fd);
-	return !device_file || fd >= 0;
+	/* Other errors say nothing about the file. */
+	return !device_file || fd >= 0 ||
+	       (error != ENOENT && error != EACCES && error != EPERM && error != ENXIO &&
+		error != ENODEV);
 }
 
 uint16_t devices_out_of_reach(ncclsvc_session *s)

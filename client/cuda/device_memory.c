@@ -316,19 +316,21 @@ static bool is_whole(const struct gpu *g, const struct device_region *range)
 /* Parts of ranges are ranges that were made before. */
 static ncclsvc_result ranges_again(ncclsvc_session *s, struct gpu *g)
 {
-	const struct device_region *ranges[DEVICE_REGIONS];
+	struct device_region *ranges[DEVICE_REGIONS];
 	ncclsvc_result result = NCCLSVC_OK;
 	unsigned n = 0;
-	for (unsigned i = 0; i < DEVICE_REGIONS; i++) {
-		struct device_region *r = &g->regions[i];
-		if (r->bytes && r->parts && r->id && (r->gone || !is_whole(g, r)))
+	for (unsigned i = 0; i < DEVICE_REGIONS; i++) /* no other range has it as a part */
+		if (g->regions[i].parts && g->regions[i].gone)
+			g->regions[i].id = 0;
+	for (struct device_region *r = g->ranges; r; r = r->next_range)
+		ranges[n++] = r;
+	while (!result && n--) {
+		struct device_region *r = ranges[n];
+		if (r->id && is_whole(g, r))
+			result = range_again(s, g, r, device_number(s, r->device));
+		else if (r->id)
 			number_drop(s, g, r);
 	}
-	for (const struct device_region *r = g->ranges; r; r = r->next_range)
-		if (r->id)
-			ranges[n++] = r;
-	while (!result && n--)
-		result = range_again(s, g, ranges[n], device_number(s, ranges[n]->device));
 	return result;
 }
 

@@ -155,6 +155,12 @@ void gpu_resumed(ncclsvc_session *s)
 	page_leave(s);
 }
 
+void gpu_back(const ncclsvc_session *s)
+{
+	if (s->gpu && s->gpu->importer)
+		importer_wake(s->gpu->importer);
+}
+
 void gpu_drop_retired(ncclsvc_session *s)
 {
 	struct gpu *g = s->gpu;

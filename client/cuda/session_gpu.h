@@ -47,14 +47,16 @@ ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned 
 ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const char *buffer);
 /* Before the connection changes. Locked. */
 void gpu_reattached(ncclsvc_session *s);
-/* The same if the daemon's successor continues the session: memory stays registered, and nothing
- * waits for the old daemon any more, graphs that are launched later either. */
+/* The same if the daemon's successor continues the session. Memory stays registered. Streams, and
+ * graphs launched later, no longer wait for the old daemon. */
 void gpu_resumed(ncclsvc_session *s);
 /* Registers the memory with the successor, under the same numbers. Locked; yields. */
 ncclsvc_result device_regions_again(ncclsvc_session *s);
 /* Whether a region of device memory has this number. Locked. */
 bool device_region_registered(const ncclsvc_session *s, uint32_t id);
-/* May wait for the GPU. Not locked, called only by the thread that reattaches. */
+/* The session has come back: its importer may read logs again. Locked. */
+void gpu_back(const ncclsvc_session *s);
+/* Drops the pages of earlier connections. May wait for the GPU. Not locked. */
 void gpu_drop_retired(ncclsvc_session *s);
 /* Waits until nothing of the session runs, or will run, on GPUs. */
 void gpu_quiesce(ncclsvc_session *s);

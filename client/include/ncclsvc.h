@@ -271,7 +271,8 @@ ncclsvc_result ncclsvc_mem_register_fd(ncclsvc_session *session, int fd, size_t 
 
 /* Unregisters and unmaps. ptr is a pointer from alloc, register_fd or alloc_device. BUSY: a pending
  * task uses it, or a reattach is registering it; nothing happened. NULL is allowed. Memory of a GPU
- * is released by the daemon first, as by ncclsvc_mem_forget; that may take a second. */
+ * is released by the daemon first, as by ncclsvc_mem_forget; that may take a second. The program's
+ * own kernels must have finished with it. */
 ncclsvc_result ncclsvc_mem_free(ncclsvc_session *session, void *ptr);
 
 /* ---- Operations ------------------------------------------------------------------------

@@ -65,7 +65,7 @@ struct gpus {
 	struct staging *staging;       /* for staging device memory; NULL: NCCL carries it */
 };
 
-/* answer is NULL if the worker is gone. fd, or -1, is the caller's to close after the call. */
+/* answer is NULL if the worker is gone. */
 typedef void gpu_done(struct gpu *g, void *arg, const struct worker_message *answer);
 
 struct gpu_call {

@@ -49,7 +49,8 @@ struct peer_waited {
 struct peer_control {
 	/* Written by the daemon, and by the library for its own member. */
 	peer_atomic32 abort;
-	peer_atomic32 heartbeat; /* incremented by the daemon */
+	/* Incremented by the daemon; while there is none, by the library for its own member. */
+	peer_atomic32 heartbeat;
 	/* The member's, as the daemon numbers GPUs; written by the daemon as the epoch begins. */
 	int32_t pid, device;
 	peer_atomic64 shares;  /* the length of the epoch's log of shares; written by the daemon */

@@ -16,7 +16,7 @@ struct allocation {
 CUresult allocation_make(const struct cuda *cuda, CUdevice device, size_t bytes,
 			 struct allocation *a);
 /* The same for its own GPU only; the caller owns *fd, which other processes import. On failure, *fd
- * may be open, too; otherwise it is -1, or was not changed. */
+ * is -1 or not changed if the memory could not be exported, and otherwise open. */
 CUresult allocation_make_exported(const struct cuda *cuda, CUdevice device, size_t bytes,
 				  struct allocation *a, int *fd);
 /* Maps another process's allocation for `device`. The caller keeps the fd. */

@@ -227,6 +227,11 @@ static void run(client_main *main, int n, int restarts)
 			daemon_terminate(&d);
 		sleep_ms(i % 3 ? 0 : 200); /* kernels work meanwhile */
 		start_again(&d);
+		if (i % 2) { /* the members are coming back */
+			sleep_ms((unsigned)(i * 5 % 13));
+			daemon_kill(&d);
+			start_again(&d);
+		}
 	}
 	await_progress(n);
 	shared_state->stop = 1;

@@ -52,7 +52,7 @@ bool import_table_has(const struct job *job)
 		i = i->next;
 	if (i)
 		i->told = true;
-	return job->shared.number <= job->peer->imports.known[rank];
+	return i || job->shared.number <= job->peer->imports.known[rank];
 }
 
 void import_table_add(struct job *job)
@@ -65,7 +65,8 @@ void import_table_add(struct job *job)
 	const bool maps = job->shared.what == SVC_SHARED_MAP;
 	if (job->shared.number <= p->imports.known[rank])
 		return;
-	/* Numbers that a rank does not say again stay unknown until it says how many there were. */
+	/* If a rank skips numbers when it repeats its shares, `known` stays behind until its COUNT.
+	 */
 	p->imports.known[rank] += job->shared.number == p->imports.known[rank] + 1;
 	if (maps && (!i || (i->kind && !word_write(p, entry, &i->at, sizeof(i->at))))) {
 		if (!p->imports.missing[rank])

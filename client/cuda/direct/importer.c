@@ -50,7 +50,7 @@ static bool job_find(struct importer *m, struct job *job)
 	const ncclsvc_comm *c = s ? s->comms : NULL;
 	while (c && !has_news(c->peer))
 		c = c->next;
-	bool good = c && !session_check(s) && !s->away; /* then imports_again wakes the thread */
+	bool good = c && !session_check(s) && !s->away; /* gpu_back wakes the thread then */
 	if (good) {
 		*job = (struct job){.peer = c->peer,
 				    .handle = c->handle,
@@ -357,18 +357,20 @@ ncclsvc_result imports_again(ncclsvc_session *s, struct peer *p)
 	for (struct import *i = p->imports.first; i; i = i->next)
 		i->told = false;
 	p->imports.position = p->imports.reported = 0;
-	if (!m)
+	if (!m || m->generation == session_connections(s))
 		return NCCLSVC_OK;
-	const bool rung = m->generation == session_connections(s);
-	const int bell = rung ? -1 : bell_fetch(s, &generation);
-	if (!rung && bell < 0)
-		return error_set(NCCLSVC_DAEMON_LOST, "the new daemon gives no bell");
-	if (bell >= 0) {
-		bell_hang(m, bell);
-		m->generation = generation;
-	}
-	eventfd_write(m->wake, 1);
+	const int bell = bell_fetch(s, &generation);
+	if (bell < 0)
+		return error_set(NCCLSVC_DAEMON_LOST,
+				 "the new daemon did not send a descriptor for news of shares");
+	bell_hang(m, bell);
+	m->generation = generation;
 	return NCCLSVC_OK;
+}
+
+void importer_wake(struct importer *m)
+{
+	eventfd_write(m->wake, 1);
 }
 
 void imports_discard(struct peer *p)

@@ -50,18 +50,24 @@ static CUresult make(struct peer *p, bool copy_engines, int *fd)
 	return e;
 }
 
+/* At once: the session may be connected to another daemon when the caller looks. */
+static void introduced(ncclsvc_session *s, struct call *call)
+{
+	struct svc_region_reply reply;
+	struct peer *p = call->arg;
+	memcpy(&reply, call->body, sizeof(reply));
+	p->own_region = reply.region;
+	p->own_generation = session_connections(s);
+}
+
 /* Locked; yields. */
 static ncclsvc_result introduce(ncclsvc_session *s, struct peer *p, int32_t number, int fd)
 {
 	const struct svc_region_cuda request = {.bytes = p->own.bytes, .device = number};
-	struct svc_region_reply reply;
-	struct call call = {0};
-	const ncclsvc_result r =
-		call_run(s, &call, SVC_REGION_CUDA_FD, &request, fd, deadline_in(REQUEST_MS));
-	memcpy(&reply, call.body, sizeof(reply));
-	p->own_region = r ? 0 : reply.region;
+	struct call call = {.on_reply = introduced, .arg = p};
+	p->own_region = 0;
 	p->own_generation = session_connections(s);
-	return r;
+	return call_run(s, &call, SVC_REGION_CUDA_FD, &request, fd, deadline_in(REQUEST_MS));
 }
 
 ncclsvc_result peer_staging_again(ncclsvc_session *s, struct peer *p, int32_t number)

@@ -34,7 +34,7 @@ bool peer_survives(const ncclsvc_comm *comm);
 ncclsvc_result peer_resume(ncclsvc_session *s, ncclsvc_comm *comm);
 /* After it: says again what the member shares. Locked; yields. */
 ncclsvc_result peer_resumed(ncclsvc_session *s, ncclsvc_comm *comm);
-/* In the place of the daemon, while there is none: its kernels go on waiting. Locked. */
+/* Writes the heartbeat while there is no daemon, so that waiting kernels do not give up. Locked. */
 void peer_beat(const struct peer *p);
 /* The end of the communicator's epoch for this member, with or without kernels: those that still
  * run are aborted, and pending tasks end as cancelled. */
@@ -47,8 +47,8 @@ void peer_modules_unload(struct gpu *g);
 
 /* Makes the member's staging memory, clears it, and hands it to the daemon. Not locked; yields. */
 bool peer_staging_make(ncclsvc_session *s, struct peer *p, int32_t number, bool copy_engines);
-/* Hands it to the daemon that the session is connected to, unless that has it: a restart may come
- * between the making and the JOIN. Locked; yields. */
+/* Registers the staging memory with the current daemon if that daemon does not have it yet: a
+ * restart may come between the making and the JOIN. Locked; yields. */
 ncclsvc_result peer_staging_current(ncclsvc_session *s, const ncclsvc_comm *comm);
 /* Hands it to the next daemon, under the number that a JOIN under way names. Locked; yields. */
 ncclsvc_result peer_staging_again(ncclsvc_session *s, struct peer *p, int32_t number);

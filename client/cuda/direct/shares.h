@@ -36,5 +36,7 @@ void imports_discard(struct peer *p);
  * short time. */
 void importer_stop(struct gpu *g);
 void importer_unref(struct importer *m);
+/* The thread looks for news. */
+void importer_wake(struct importer *m);
 
 #endif
