@@ -445,7 +445,8 @@ static bool count(struct communicator *m, uint32_t rank, uint32_t number)
 void shares_begin_again(struct peer_shares *l, uint32_t nranks)
 {
 	for (uint32_t k = 0; k < nranks; k++)
-		l->ranks[k].again = true;
+		l->ranks[k] =
+			(struct share_rank){.again = true, .asked = true}; /* they have imports */
 }
 
 /* False: an error was sent. */
