@@ -324,7 +324,7 @@ static void join_again(ncclsvc_session *s, struct exchange *x, uint64_t deadline
 		say_left(s, &left, comm->lineage);
 		return;
 	}
-	if (comm->leaving) { /* meanwhile */
+	if (comm->leaving || (comm->device >= 0 && !comm->peer)) { /* meanwhile */
 		exchange_fail(x, NCCLSVC_CANCELLED, "the communicator was left");
 		return;
 	}
@@ -420,6 +420,7 @@ static bool send_waiting(ncclsvc_session *s, const struct call *c)
 static bool is_late(unsigned opcode)
 {
 	return opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT || opcode == SVC_DESCRIBE ||
+	       opcode == SVC_STAGING ||
 	       opcode == SVC_REGION_DEL; /* which waits for members that import the region */
 }
 

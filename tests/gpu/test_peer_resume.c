@@ -50,13 +50,11 @@ static void resume(struct member *m)
 	accepted(&m->raw, SVC_RESUME, &r, sizeof(r), NULL);
 }
 
-/* fd: -1 for none. */
 static void join_refused(struct member *m, const ncclsvc_unique_id *id, int rank, int fd)
 {
 	const struct svc_join join = join_request(m, id, rank);
 	resume(m);
-	if (fd >= 0)
-		send_controls(m, fd);
+	send_controls(m, fd);
 	raw_refused(&m->raw, SVC_JOIN, &join, sizeof(join), NULL, 0, NCCLSVC_STALE_EPOCH,
 		    "do not share their control blocks");
 }
@@ -154,7 +152,6 @@ static void forged_rank(struct client *c)
 	stage("bad control blocks");
 	raw_refused(&m[0].raw, SVC_CONTROLS, &reserved, sizeof(reserved), &good, 1,
 		    NCCLSVC_INVALID_ARGUMENT, "");
-	join_refused(&m[0], &id, 0, -1);
 	join_refused(&m[0], &id, 0, small);
 	join_refused(&m[0], &id, 0, loose);
 	join_refused(&m[0], &id, 0, null);

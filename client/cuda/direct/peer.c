@@ -153,7 +153,7 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 
 bool peer_survives(const ncclsvc_comm *comm)
 {
-	return comm->peer && peer_is_open(comm->peer) && !comm->capture->groups.timeline;
+	return comm->peer && comm->peer_bytes && !comm->capture->groups.timeline;
 }
 
 void peer_beat(const struct peer *p)
@@ -162,20 +162,19 @@ void peer_beat(const struct peer *p)
 		atomic_fetch_add_explicit(&p->control->heartbeat, 1, memory_order_release);
 }
 
-ncclsvc_result peer_resume(ncclsvc_session *s, ncclsvc_comm *comm)
+static ncclsvc_result memory_again(ncclsvc_session *s, const ncclsvc_comm *comm, struct peer *p)
 {
 	struct call call = {0};
-	struct peer *p = comm->peer;
 	const ncclsvc_result r = peer_staging_again(s, p, comm->daemon_device);
-	return r ? r
-		 : call_run(s, &call, SVC_CONTROLS, &(struct svc_controls){0}, p->controls_fd,
-			    deadline_in(REQUEST_MS));
+	if (r || p->controls_fd < 0) /* the daemon has not sent them yet */
+		return r;
+	return call_run(s, &call, SVC_CONTROLS, &(struct svc_controls){0}, p->controls_fd,
+			deadline_in(REQUEST_MS));
 }
 
-ncclsvc_result peer_resumed(ncclsvc_session *s, ncclsvc_comm *comm)
+/* Its kernels' numbers continue, those of the daemon do not. */
+static void numbers_renew(ncclsvc_session *s, ncclsvc_comm *comm, const struct peer *p)
 {
-	struct peer *p = comm->peer;
-	region_forget(s, p);
 	p->capture->generation = session_connections(s);
 	for (unsigned i = 0; comm->redops && i < SVC_REDOPS_MADE; i++)
 		comm->redops[i].number = 0;
@@ -184,8 +183,36 @@ ncclsvc_result peer_resumed(ncclsvc_session *s, ncclsvc_comm *comm)
 		if (slot->number == n && slot->peer == p)
 			slot->epoch = comm->epoch;
 	}
-	const ncclsvc_result r = imports_again(s, p);
-	return r ? r : shares_again(s, comm);
+}
+
+/* Another thread may leave the communicator meanwhile, which drops its kernels. */
+ncclsvc_result peer_resume(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	struct peer *p = comm->peer;
+	struct capture *c = p->capture;
+	c->refs++;
+	const ncclsvc_result r = memory_again(s, comm, p);
+	capture_unref(c);
+	return r;
+}
+
+ncclsvc_result peer_resumed(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	struct peer *p = comm->peer;
+	if (!p)
+		return NCCLSVC_OK;
+	struct capture *c = p->capture;
+	c->refs++;
+	numbers_renew(s, comm, p);
+	ncclsvc_result r = NCCLSVC_OK;
+	if (peer_is_open(p)) { /* otherwise peer_open goes on, with the new daemon */
+		region_forget(s, p);
+		r = imports_again(s, p);
+		if (!r)
+			r = shares_again(s, p, comm->handle);
+	}
+	capture_unref(c);
+	return r;
 }
 
 /* ---- The end ---- */

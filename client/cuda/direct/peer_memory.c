@@ -18,9 +18,18 @@
 	"; to run without such kernels, set NCCLSVC_PEER=0 for one rank, or peer_bytes = 0 in "    \
 	"ncclsvcd.conf"
 
+/* At once: the next daemon must get them from a member that has them. */
+static void controls_came(ncclsvc_session *s, struct call *call)
+{
+	struct peer *p = call->arg;
+	(void)s;
+	p->controls_fd = call->fd; /* peer_free closes it */
+}
+
 static ncclsvc_result fetch(ncclsvc_session *s, const ncclsvc_comm *comm, int32_t rank, int *fd)
 {
-	struct call call = {.fd = -1};
+	struct call call = {
+		.fd = -1, .on_reply = rank < 0 ? controls_came : NULL, .arg = comm->peer};
 	session_lock(s);
 	const struct svc_staging request = {.comm = comm->handle, .rank = rank};
 	ncclsvc_result r = call_run(s, &call, SVC_STAGING, &request, -1, deadline_in(REQUEST_MS));
@@ -29,7 +38,7 @@ static ncclsvc_result fetch(ncclsvc_session *s, const ncclsvc_comm *comm, int32_
 	return r;
 }
 
-/* Takes ownership of the fd. The context must be current. */
+/* The context must be current. */
 static CUresult controls_map(struct peer *p, int fd, unsigned nranks)
 {
 	const struct capture *c = p->capture;
@@ -38,7 +47,6 @@ static CUresult controls_map(struct peer *p, int fd, unsigned nranks)
 	void *at = MAP_FAILED;
 	if (svc_memfd_trusted(fd, bytes, text))
 		at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	p->controls_fd = fd; /* peer_free closes it */
 	if (at == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult e = c->cuda->cuMemHostRegister(
@@ -60,7 +68,7 @@ static CUresult controls_map(struct peer *p, int fd, unsigned nranks)
 	return CUDA_SUCCESS;
 }
 
-/* Takes ownership of the fd. */
+/* Closes another rank's fd. */
 static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int fd)
 {
 	const struct capture *c = p->capture;
@@ -68,7 +76,8 @@ static CUresult map(struct peer *p, const ncclsvc_comm *comm, int32_t rank, int 
 	CUdeviceptr at = 0;
 	CUresult e = cuda_push(c->cuda, c->context);
 	if (e) {
-		close(fd);
+		if (rank >= 0)
+			close(fd);
 		return e;
 	}
 	if (rank < 0) {

@@ -120,20 +120,19 @@ static ncclsvc_result say(ncclsvc_session *s, const struct svc_share *share)
 	return call_run(s, &call, SVC_SHARE, share, -1, deadline_in(REQUEST_MS));
 }
 
-ncclsvc_result shares_again(ncclsvc_session *s, const ncclsvc_comm *comm)
+ncclsvc_result shares_again(ncclsvc_session *s, const struct peer *p, uint32_t handle)
 {
-	const struct peer *p = comm->peer;
 	const struct device_region *regions = s->gpu->regions;
-	struct svc_share *shares = p->nshares ? calloc(DEVICE_REGIONS, sizeof(*shares)) : NULL;
+	struct svc_share *shares = p->shares ? calloc(DEVICE_REGIONS, sizeof(*shares)) : NULL;
 	ncclsvc_result r = NCCLSVC_OK;
 	unsigned n = 0;
-	if (!p->nshares)
+	if (!p->shares)
 		return NCCLSVC_OK;
 	if (!shares)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	for (unsigned i = 0; i < DEVICE_REGIONS; i++)
 		if (p->shares[i] && regions[i].id)
-			shares[n++] = (struct svc_share){.comm = comm->handle,
+			shares[n++] = (struct svc_share){.comm = handle,
 							 .region = regions[i].id,
 							 .slot = i | SVC_SHARE_AGAIN,
 							 .number = p->shares[i]};
@@ -142,9 +141,8 @@ ncclsvc_result shares_again(ncclsvc_session *s, const ncclsvc_comm *comm)
 		r = say(s, &shares[i]);
 	free(shares);
 	return r ? r
-		 : say(s, &(struct svc_share){.comm = comm->handle,
-					      .slot = SVC_SHARE_AGAIN,
-					      .number = p->nshares});
+		 : say(s, &(struct svc_share){
+				  .comm = handle, .slot = SVC_SHARE_AGAIN, .number = p->nshares});
 }
 
 void shares_end(struct gpu *g, struct peer *p)

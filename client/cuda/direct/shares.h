@@ -18,7 +18,7 @@ ncclsvc_result shares_prepare(ncclsvc_session *s, struct op *ops, unsigned n, ui
 			      bool *finished);
 /* After a restart of the daemon: says again what the rank shares, so that the others' imports stay
  * valid. Locked; yields. */
-ncclsvc_result shares_again(ncclsvc_session *s, const ncclsvc_comm *comm);
+ncclsvc_result shares_again(ncclsvc_session *s, const struct peer *p, uint32_t handle);
 /* The epoch is over. Locked. */
 void shares_end(struct gpu *g, struct peer *p);
 

@@ -137,8 +137,10 @@ bool peer_controls_fit(const struct communicator *m, const struct session *c)
 	char text[SVC_TEXT_BYTES];
 	struct stat own, other;
 	const uint64_t bytes = (uint64_t)m->nranks * PEER_CONTROL_BYTES;
-	if (c->next_controls < 0 || m->nranks > PEER_RANKS ||
-	    !svc_memfd_trusted(c->next_controls, bytes, text) || fstat(c->next_controls, &own))
+	if (c->next_controls < 0) /* it had not mapped any yet */
+		return true;
+	if (m->nranks > PEER_RANKS || !svc_memfd_trusted(c->next_controls, bytes, text) ||
+	    fstat(c->next_controls, &own))
 		return false;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		const int fd = m->members[k].controls_fd;
@@ -226,10 +228,18 @@ bool peer_is_possible(const struct communicator *m)
 	return true;
 }
 
-/* Members that continue an epoch have brought its control blocks: all the same ones. */
+/* The control blocks that members have brought, all the same ones; -1: nobody has brought any. */
+static int controls_brought(const struct communicator *m)
+{
+	int fd = -1;
+	for (uint32_t k = 0; fd < 0 && k < m->nranks; k++)
+		fd = m->members[k].controls_fd;
+	return fd;
+}
+
 static bool controls_open(struct peer_epoch *p, const struct communicator *m)
 {
-	const int before = m->members[0].controls_fd;
+	const int before = controls_brought(m);
 	p->bytes = (size_t)m->nranks * PEER_CONTROL_BYTES;
 	p->fd = before >= 0 ? fcntl(before, F_DUPFD_CLOEXEC, 0)
 			    : svc_memfd_create("ncclsvc-peer", p->bytes, true);
@@ -318,7 +328,7 @@ void peer_begin(struct communicator *m)
 	}
 	struct shared_gpu shared;
 	const bool kernels_only = comm_needs_kernels(m, &shared);
-	if (m->members[0].controls_fd >= 0) {
+	if (controls_brought(m) >= 0) {
 		m->peer->heartbeat = atomic_load(&peer_control_of(m->peer->base, 0)->heartbeat);
 		shares_begin_again(&m->peer->shares, m->nranks);
 	}
