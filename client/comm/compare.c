@@ -329,7 +329,7 @@ ncclsvc_result comm_compare(ncclsvc_comm *comm)
 	ncclsvc_result r = NCCLSVC_OK;
 	session_lock(s);
 	const uint32_t resumptions = s->resumptions;
-	if (comm->resuming && !comm->broken) {
+	if (comm->resuming && !comm->broken && comm->device < 0) { /* kernels compare nothing */
 		r = exchange_all(s, &x, 1, exchange_deadline(s));
 		if (!s->lost && (s->away || resumptions != s->resumptions)) {
 			x.result = r = session_back(s);

@@ -398,9 +398,7 @@ void comm_join(struct comms *s, struct session *c, uint32_t request_id,
 {
 	struct svc_join own = *request;
 	const struct svc_join *j = &own;
-	struct svc_resume resume = c->next_join;
-	if (resume.kind == SVC_RESUME_JOIN && j->device != SVC_DEVICE_HOST)
-		resume.kind = 0; /* kernels of an older epoch do not know this member */
+	const struct svc_resume resume = c->next_join;
 	if (!own_job(c, request_id, &own) || !check_join(s, c, request_id, j) ||
 	    !may_connect(s, c, request_id, j))
 		return;

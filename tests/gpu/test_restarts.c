@@ -254,6 +254,45 @@ static void test_work_4(void)
 	run(working_rank, 4, rounds(12, 4));
 }
 
+/* ---- Communicators that are being created ---- */
+
+#define JOINS 100
+
+static void joins_often(struct client *c)
+{
+	struct rank r;
+	rank_prepare(&r, c, c->rank);
+	say(c, READY);
+	for (unsigned round = 0; round < JOINS; round++) {
+		stage("join %u", round);
+		c->id.bytes[3] = (char)round;
+		rank_join(&r);
+		rank_check_usable(&r);
+		CHECK_OK(ncclsvc_comm_leave(r.comm));
+		shared_state->iterations[c->rank]++;
+	}
+	ncclsvc_close(r.session);
+}
+
+/* Restarts the daemon at different times of the ranks' joins. */
+static void test_joining(void)
+{
+	struct daemon d;
+	struct client ranks[2];
+	share_state();
+	kernels_daemon_start(&d);
+	clients_start(ranks, 2, &d, joins_often, NULL);
+	hear_all(ranks, 2, READY);
+	for (unsigned i = 0; i < 200 && shared_state->iterations[0] < JOINS - 2; i++) {
+		stage("restart %u, join %u", i, shared_state->iterations[0]);
+		sleep_ms(1 + i * 7 % 41);
+		daemon_kill(&d);
+		start_again(&d);
+	}
+	ranks_end(ranks, 2);
+	gpu_daemon_stop(&d);
+}
+
 /* ---- The drop-in ---- */
 
 static void dropin_sums(const struct client *c, CUdeviceptr p, ncclComm_t comm, CUstream stream,
@@ -497,6 +536,7 @@ static void test_lost(void)
 
 const struct gpu_test restart_tests[] = {
 	{"restarts/work", test_work, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"restarts/joining", test_joining, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/dropin", test_dropin, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/nccl", test_nccl, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/death", test_death, 2, 60, TEST_QUICK | TEST_ONE_NODE},
