@@ -14,7 +14,6 @@
  * communicator with such operations pending ends. */
 #include "resume.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -35,11 +34,11 @@
 #include "cuda/session_gpu.h"
 #include "join_request.h"
 #include "proto/operation.h"
+#include "resend.h"
 
 #define ATTEMPT_MS  2000 /* to connect, before the watcher checks whether the session is closed */
 #define NAP_MS	    20
 #define BEAT_MS	    1000
-#define SEND_MS	    5000
 #define STACK_BYTES (256 << 10)
 #define REATTACH_MS 10000 /* unless the program or the environment says otherwise */
 #define LEFT_KEPT   16
@@ -159,7 +158,7 @@ static const ncclsvc_comm *joining_comm(const ncclsvc_session *s, const struct c
 				   : c->arg		 ? c->arg
 							 : comm_by_key(s, c->comm_key);
 	const struct peer *p = comm ? comm->peer : NULL;
-	return p && p->own_region && p->own_generation != session_connections(s) ? comm : NULL;
+	return p && p->own_region && p->own_connections != session_connections(s) ? comm : NULL;
 }
 
 static ncclsvc_result joinings_again(ncclsvc_session *s)
@@ -401,77 +400,6 @@ static void say_all_left(ncclsvc_session *s)
 	}
 }
 
-/* ---- Requests that the previous daemon has not answered ---- */
-
-static bool send_waiting(ncclsvc_session *s, const struct call *c)
-{
-	struct pollfd p = {.fd = s->connection->sock, .events = POLLOUT};
-	const uint64_t deadline = deadline_in(SEND_MS);
-	int sent = frame_send(s->connection, c->opcode, c->request_id, c->request, c->request_fd);
-	while (sent == -EAGAIN && now_ns() < deadline) {
-		poll(&p, 1, deadline_left_ms(deadline));
-		sent = frame_send(s->connection, c->opcode, c->request_id, c->request,
-				  c->request_fd);
-	}
-	return !sent;
-}
-
-/* Requests that need a running epoch are sent last. */
-static bool is_late(unsigned opcode)
-{
-	return opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT || opcode == SVC_DESCRIBE ||
-	       opcode == SVC_STAGING ||
-	       opcode == SVC_REGION_DEL; /* which waits for members that import the region */
-}
-
-/* A request for a communicator that is not continued. The handle comes first in its body. */
-static bool is_of_no_comm(const ncclsvc_session *s, const struct call *c)
-{
-	uint32_t handle;
-	memcpy(&handle, c->request, sizeof(handle));
-	return c->opcode != SVC_REGION_DEL && is_late(c->opcode) && !comm_by_handle(s, handle);
-}
-
-/* A REGION_DEL of memory that is not registered any more. */
-static bool is_of_no_region(const ncclsvc_session *s, const struct call *c)
-{
-	struct svc_region_del request;
-	memcpy(&request, c->request, sizeof(request));
-	if (c->opcode != SVC_REGION_DEL || device_region_registered(s, request.region))
-		return false;
-	for (size_t i = 0; i < s->regions.n; i++)
-		if (s->regions.sorted[i].id == request.region)
-			return false;
-	return true;
-}
-
-/* before: the first request id of the new connection. */
-static bool send_again(ncclsvc_session *s, uint32_t before, bool late)
-{
-	for (struct call **at = &s->calls; *at;) {
-		struct call *c = *at;
-		if (c->request_id >= before || is_late(c->opcode) != late) {
-			at = &c->next;
-			continue;
-		}
-		if (c->opcode == SVC_LEAVE || c->opcode == SVC_PLAN_DROP || is_of_no_region(s, c)) {
-			call_answer(at, NCCLSVC_OK); /* it went with the daemon */
-			continue;
-		}
-		if (c->opcode == SVC_SUBMIT || /* of comm_compare: the watcher compares now */
-		    c->bound || is_of_no_comm(s, c)) {
-			call_answer(at, NCCLSVC_DAEMON_LOST);
-			continue;
-		}
-		if (c->opcode == SVC_JOIN)
-			say(s, SVC_RESUME_JOIN, 0, 0);
-		if (!send_waiting(s, c))
-			return false;
-		at = &c->next;
-	}
-	return true;
-}
-
 /* ---- Coming back ---- */
 
 /* GPU communicators come last. */
@@ -532,7 +460,7 @@ static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_
 	const uint64_t deadline = deadline_in(s->reattach_ms);
 	for (size_t i = 0; i < n; i++)
 		join_again(s, &x[i], deadline);
-	const bool sent = send_again(s, before, false);
+	const bool sent = resend(s, before, false);
 	pthread_cond_broadcast(&s->changed);
 	for (size_t i = 0; i < n; i++)
 		await_join(s, &x[i], deadline);
@@ -546,7 +474,7 @@ static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_
 	if (s->away == AWAY_GONE || s->lost)
 		return lost_again(s);
 	submit_again(s);
-	return send_again(s, before, true) ? NCCLSVC_OK : lost_again(s);
+	return resend(s, before, true) ? NCCLSVC_OK : lost_again(s);
 }
 
 static ncclsvc_result resume(ncclsvc_session *s)

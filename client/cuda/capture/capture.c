@@ -116,7 +116,7 @@ ncclsvc_result capture_new(ncclsvc_session *s, int device, struct capture **capt
 	c->refs = 1;
 	c->unused = unused;
 	c->cuda = s->gpu->cuda;
-	c->generation = session_connections(s);
+	c->connections = session_connections(s);
 	c->table = s->generation;
 	const int mode = relaxed_begin(c->cuda);
 	const bool good = streams_create(c, device);

@@ -33,9 +33,9 @@ struct capture {
 	struct capture *next; /* next of those that are kept */
 	const struct cuda *cuda;
 	CUdevice device;
-	CUcontext context;   /* the device's primary context, retained; NULL: not yet */
-	uint32_t generation; /* generation of the connection */
-	uint32_t table;	     /* and of the table of regions: s->generation */
+	CUcontext context;    /* the device's primary context, retained; NULL: not yet */
+	uint32_t connections; /* session_connections, of its timeline and captured groups */
+	uint32_t table;	      /* s->generation: the table of regions that its groups pin */
 	unsigned refs; /* held by its communicator, and by threads that launch or wait; locked */
 	void (*unused)(struct capture *c); /* capture_unref calls it when the last one is dropped */
 	struct peer *peer;		   /* the kernels, freed together with it; NULL: none */

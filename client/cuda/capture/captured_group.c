@@ -47,7 +47,7 @@ void captured_groups_sort(struct op *ops, unsigned n)
 static uint32_t pending_on(const ncclsvc_session *s, const struct capture *c)
 {
 	/* Timelines of another connection belong to other streams. */
-	const uint32_t timeline = c->generation == session_connections(s) ? c->groups.timeline : 0;
+	const uint32_t timeline = c->connections == session_connections(s) ? c->groups.timeline : 0;
 	return timeline && s->timelines[timeline]->pending ? tasks_on_timeline(s, timeline) : 0;
 }
 
@@ -93,7 +93,7 @@ void captured_groups_sweep(ncclsvc_session *s, struct capture *c)
 			link = &group->next;
 			continue;
 		}
-		if (!group->forgotten && c->generation == session_connections(s) && !s->lost &&
+		if (!group->forgotten && c->connections == session_connections(s) && !s->lost &&
 		    (s->forgotten >= UNANSWERED_MAX ||
 		     !call_forget(s, SVC_CAPTURED_GROUP_DEL,
 				  &(struct svc_captured_group_del){.timeline = c->groups.timeline,
@@ -219,7 +219,7 @@ static void take_back(ncclsvc_session *s, struct captured_group *group)
 	struct call call = {.fd = -1};
 	struct error why;
 	error_keep(&why);
-	if (!group->forgotten && group->capture->generation == session_connections(s))
+	if (!group->forgotten && group->capture->connections == session_connections(s))
 		call_run(s, &call, SVC_CAPTURED_GROUP_DEL, &request, -1, deadline_in(REQUEST_MS));
 	error_again(&why);
 	if (!group->forgotten)

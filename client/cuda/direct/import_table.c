@@ -43,7 +43,7 @@ static void shares_count(struct peer *p, uint32_t rank)
 		p->imports.mapped[rank] = mapped;
 }
 
-bool import_table_has(const struct job *job)
+bool import_table_knows(const struct job *job)
 {
 	struct import *i = job->peer->imports.first;
 	const uint32_t rank = (uint32_t)job->shared.rank;

@@ -162,8 +162,8 @@ static bool needs_map(struct importer *m, const struct job *job)
 	ncclsvc_session *s = session_use(m);
 	if (!s)
 		return false;
-	const bool needed =
-		job->shared.what == SVC_SHARED_MAP && is_current(s, job) && !import_table_has(job);
+	const bool needed = job->shared.what == SVC_SHARED_MAP && is_current(s, job) &&
+			    !import_table_knows(job);
 	session_unuse(m);
 	return needed;
 }
@@ -303,10 +303,10 @@ static struct importer *importer_new(ncclsvc_session *s)
 /* ---- For the session ---- */
 
 /* The daemon's bell, for this connection. Locked; yields. */
-static int bell_fetch(ncclsvc_session *s, uint32_t *generation)
+static int bell_fetch(ncclsvc_session *s, uint32_t *connections)
 {
 	struct call call = {.fd = -1};
-	*generation = session_connections(s);
+	*connections = session_connections(s);
 	if (call_run(s, &call, SVC_SHARES, &(struct svc_shares){0}, -1, deadline_in(REQUEST_MS)))
 		call.fd = -1;
 	return call.fd;
@@ -325,10 +325,10 @@ static void bell_hang(struct importer *m, int bell)
 void imports_begin(ncclsvc_session *s, struct peer *p)
 {
 	struct gpu *g = s->gpu;
-	uint32_t generation;
+	uint32_t connections;
 	session_lock(s);
-	const bool rung = g->importer && g->importer->generation == session_connections(s);
-	const int bell = rung ? -1 : bell_fetch(s, &generation);
+	const bool rung = g->importer && g->importer->connections == session_connections(s);
+	const int bell = rung ? -1 : bell_fetch(s, &connections);
 	if (!rung && bell < 0) {
 		session_unlock(s);
 		return;
@@ -338,7 +338,7 @@ void imports_begin(ncclsvc_session *s, struct peer *p)
 	struct importer *m = g->importer;
 	if (m && bell >= 0) {
 		bell_hang(m, bell);
-		m->generation = generation;
+		m->connections = connections;
 	} else if (bell >= 0) {
 		close(bell);
 	}
@@ -352,19 +352,19 @@ void imports_begin(ncclsvc_session *s, struct peer *p)
 
 ncclsvc_result imports_again(ncclsvc_session *s, struct peer *p)
 {
-	uint32_t generation;
+	uint32_t connections;
 	struct importer *m = p->imports.importer;
 	for (struct import *i = p->imports.first; i; i = i->next)
 		i->told = false;
 	p->imports.position = p->imports.reported = 0;
-	if (!m || m->generation == session_connections(s))
+	if (!m || m->connections == session_connections(s))
 		return NCCLSVC_OK;
-	const int bell = bell_fetch(s, &generation);
+	const int bell = bell_fetch(s, &connections);
 	if (bell < 0)
 		return error_set(NCCLSVC_DAEMON_LOST,
 				 "the new daemon did not send a descriptor for news of shares");
 	bell_hang(m, bell);
-	m->generation = generation;
+	m->connections = connections;
 	return NCCLSVC_OK;
 }
 

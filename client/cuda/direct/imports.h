@@ -31,7 +31,7 @@ struct importer {
 	pthread_t thread;
 	pthread_mutex_t use; /* held while the thread uses the session */
 	ncclsvc_session *session;
-	uint32_t generation; /* of the connection that the bell is of */
+	uint32_t connections; /* session_connections, of the bell */
 	int wake, bell;
 	pthread_mutex_t lock;
 	/* With this lock: a bell for the thread to take, -1: none; and imports to be freed when no
@@ -78,7 +78,7 @@ void import_free(const struct cuda *cuda, struct import *i);
 /* ---- import_table.c. Locked. ---- */
 
 /* Whether the share is known: its rank has said it again. */
-bool import_table_has(const struct job *job);
+bool import_table_knows(const struct job *job);
 /* The import is kept, and kernels can find it. */
 void import_table_add(struct job *job);
 /* The rank has said again what it shares. Returns the imports that it has not named. */

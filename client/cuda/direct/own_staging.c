@@ -57,7 +57,7 @@ static void introduced(ncclsvc_session *s, struct call *call)
 	struct peer *p = call->arg;
 	memcpy(&reply, call->body, sizeof(reply));
 	p->own_region = reply.region;
-	p->own_generation = session_connections(s);
+	p->own_connections = session_connections(s);
 }
 
 /* Locked; yields. */
@@ -66,7 +66,7 @@ static ncclsvc_result introduce(ncclsvc_session *s, struct peer *p, int32_t numb
 	const struct svc_region_cuda request = {.bytes = p->own.bytes, .device = number};
 	struct call call = {.on_reply = introduced, .arg = p};
 	p->own_region = 0;
-	p->own_generation = session_connections(s);
+	p->own_connections = session_connections(s);
 	return call_run(s, &call, SVC_REGION_CUDA_FD, &request, fd, deadline_in(REQUEST_MS));
 }
 
@@ -91,7 +91,7 @@ ncclsvc_result peer_staging_current(ncclsvc_session *s, const ncclsvc_comm *comm
 {
 	struct peer *p = comm->peer;
 	ncclsvc_result r = session_back(s);
-	while (!r && p && p->own_region && p->own_generation != session_connections(s)) {
+	while (!r && p && p->own_region && p->own_connections != session_connections(s)) {
 		p->own_region = 0; /* the number may be another region's now */
 		r = peer_staging_again(s, p, comm->daemon_device);
 	}

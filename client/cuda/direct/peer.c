@@ -68,7 +68,7 @@ void peer_new(ncclsvc_session *s, ncclsvc_comm *comm, int32_t number, int nranks
 		/* The member's own memory, until it knows its rank. */
 		p->call.staging[0] = p->own.base;
 		p->staging_bytes[0] = p->own.bytes;
-		c->generation = p->own_generation;
+		c->connections = p->own_connections;
 	}
 	session_lock(s);
 	if (good) {
@@ -93,7 +93,7 @@ static void drop(ncclsvc_comm *comm)
 /* The daemon forgets the region of the staging memory, which stays mapped. Locked. */
 static void region_forget(ncclsvc_session *s, struct peer *p)
 {
-	if (p->own_region && p->own_generation == session_connections(s))
+	if (p->own_region && p->own_connections == session_connections(s))
 		call_forget(s, SVC_REGION_DEL, &(struct svc_region_del){.region = p->own_region});
 	p->own_region = 0;
 }
@@ -175,7 +175,7 @@ static ncclsvc_result memory_again(ncclsvc_session *s, const ncclsvc_comm *comm,
 /* Its kernels' numbers continue, those of the daemon do not. */
 static void numbers_renew(ncclsvc_session *s, ncclsvc_comm *comm, const struct peer *p)
 {
-	p->capture->generation = session_connections(s);
+	p->capture->connections = session_connections(s);
 	for (unsigned i = 0; comm->redops && i < SVC_REDOPS_MADE; i++)
 		comm->redops[i].number = 0;
 	for (uint64_t n = tasks_first_pending(&s->tasks); n < s->tasks.next; n++) {

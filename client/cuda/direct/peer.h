@@ -66,11 +66,12 @@ struct peer {
 	uint8_t ranks_per_gpu; /* the most ranks of the communicator on one GPU */
 	uint8_t blocks;	       /* the most blocks of a kernel */
 	uint64_t copy_slot;    /* the size of a slot for copy engines; 0: they are not used */
-	uint64_t staging_bytes[PEER_RANKS];  /* of each rank's staging memory */
-	struct allocation own;		     /* its staging memory */
-	uint32_t own_region, own_generation; /* its region, and the generation of the connection */
-	struct peer_control *controls;	     /* of all ranks; NULL: not open yet */
-	struct peer_control *control;	     /* of this rank */
+	uint64_t staging_bytes[PEER_RANKS];   /* of each rank's staging memory */
+	struct allocation own;		      /* its staging memory */
+	uint32_t own_region, own_connections; /* its region, and the connection
+						 (session_connections) that it is of */
+	struct peer_control *controls;	      /* of all ranks; NULL: not open yet */
+	struct peer_control *control;	      /* of this rank */
 	size_t controls_bytes;
 	int controls_fd;       /* for the next daemon, which may continue the epoch */
 	struct peer_call call; /* the argument that all kernels share */

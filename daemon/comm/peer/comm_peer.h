@@ -92,12 +92,12 @@ void peer_controls_take(struct member *member);
 bool peer_all_reach(const struct communicator *m, int32_t *from, int32_t *to);
 /* Can each member's process map the others' memory? Logs it if not. */
 bool peer_all_can_map(struct communicator *m);
-/* The epoch begins. If all members have staging memory, creates their control blocks; otherwise
- * frees it. */
 /* Do the members of the epoch that is about to begin have everything that kernels need? */
 bool peer_is_possible(const struct communicator *m);
+/* The epoch begins. If all members have staging memory, creates their control blocks, or adopts
+ * those of the epoch that it continues; otherwise frees it. */
 void peer_begin(struct communicator *m);
-/* The epoch has ended; waiting kernels abort. */
+/* The epoch has ended; waiting kernels abort, unless the next daemon may continue it. */
 void peer_end(struct communicator *m);
 
 /* watch.c: looks at the control blocks of the communicators that are due, as many as fit in a turn

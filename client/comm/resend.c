@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * After a restart of the daemon: the requests that the previous one has not answered. Most are sent
+ * to the next one; some mean nothing to it, and are answered here. */
+#include "resend.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+
+#include "base/deadline_clock.h"
+#include "base/frame.h"
+#include "compare.h"
+#include "core/call.h"
+#include "core/comm_handle.h"
+#include "core/session_handle.h"
+#include "cuda/session_gpu.h"
+
+#define SEND_MS 5000
+
+static bool send_waiting(ncclsvc_session *s, const struct call *c)
+{
+	struct pollfd p = {.fd = s->connection->sock, .events = POLLOUT};
+	const uint64_t deadline = deadline_in(SEND_MS);
+	int sent = frame_send(s->connection, c->opcode, c->request_id, c->request, c->request_fd);
+	while (sent == -EAGAIN && now_ns() < deadline) {
+		poll(&p, 1, deadline_left_ms(deadline));
+		sent = frame_send(s->connection, c->opcode, c->request_id, c->request,
+				  c->request_fd);
+	}
+	return !sent;
+}
+
+/* Requests that need a running epoch are sent last. */
+static bool is_late(unsigned opcode)
+{
+	return opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT || opcode == SVC_DESCRIBE ||
+	       opcode == SVC_STAGING ||
+	       opcode == SVC_REGION_DEL; /* which waits for members that import the region */
+}
+
+/* A request for a communicator that is not continued. The handle comes first in its body. */
+static bool is_of_no_comm(const ncclsvc_session *s, const struct call *c)
+{
+	uint32_t handle;
+	memcpy(&handle, c->request, sizeof(handle));
+	return c->opcode != SVC_REGION_DEL && is_late(c->opcode) && !comm_by_handle(s, handle);
+}
+
+/* A REGION_DEL of memory that is not registered any more. */
+static bool is_of_no_region(const ncclsvc_session *s, const struct call *c)
+{
+	struct svc_region_del request;
+	memcpy(&request, c->request, sizeof(request));
+	if (c->opcode != SVC_REGION_DEL || device_region_registered(s, request.region))
+		return false;
+	for (size_t i = 0; i < s->regions.n; i++)
+		if (s->regions.sorted[i].id == request.region)
+			return false;
+	return true;
+}
+
+bool resend(ncclsvc_session *s, uint32_t before, bool late)
+{
+	for (struct call **at = &s->calls; *at;) {
+		struct call *c = *at;
+		if (c->request_id >= before || is_late(c->opcode) != late) {
+			at = &c->next;
+			continue;
+		}
+		if (c->opcode == SVC_LEAVE || c->opcode == SVC_PLAN_DROP || is_of_no_region(s, c)) {
+			call_answer(at, NCCLSVC_OK); /* it went with the daemon */
+			continue;
+		}
+		if (c->opcode == SVC_SUBMIT || /* of comm_compare: the watcher compares now */
+		    c->bound || is_of_no_comm(s, c)) {
+			call_answer(at, NCCLSVC_DAEMON_LOST);
+			continue;
+		}
+		if (c->opcode == SVC_JOIN)
+			call_forget(s, SVC_RESUME, &(struct svc_resume){.kind = SVC_RESUME_JOIN});
+		if (!send_waiting(s, c))
+			return false;
+		at = &c->next;
+	}
+	return true;
+}
