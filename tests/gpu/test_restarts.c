@@ -372,6 +372,15 @@ static void start_again_for(struct daemon *d, struct client *ranks)
 	say_all(ranks, 2, GO);
 }
 
+/* Opens the rank, and allocates SMALL words. */
+static CUdeviceptr open_with_words(struct rank *r, struct client *c)
+{
+	CUdeviceptr p;
+	rank_open(r, c);
+	CHECK_CU(cu.cuMemAlloc(&p, SMALL * sizeof(uint32_t)));
+	return p;
+}
+
 /* Waits until the communicator has ended. */
 static void await_end(struct rank *r, ncclsvc_result expected, const char *why)
 {
@@ -399,8 +408,7 @@ static void nccl_rank(struct client *c)
 	struct rank r;
 	CUdeviceptr p;
 	ncclsvc_task task = 0;
-	rank_open(&r, c);
-	CHECK_CU(cu.cuMemAlloc(&p, SMALL * sizeof(uint32_t)));
+	p = open_with_words(&r, c);
 	if (!r.rank)
 		CHECK_OK(sum_on_nccl(&r, p, &task));
 	say(c, READY);
@@ -428,8 +436,7 @@ static void dying_rank(struct client *c)
 	struct rank r;
 	CUdeviceptr p;
 	ncclsvc_task task;
-	rank_open(&r, c);
-	CHECK_CU(cu.cuMemAlloc(&p, SMALL * sizeof(uint32_t)));
+	p = open_with_words(&r, c);
 	say(c, READY);
 	if (r.rank) {
 		CHECK_EQ(hear(c), GO);
@@ -460,8 +467,7 @@ static void later_rank(struct client *c)
 {
 	struct rank r;
 	CUdeviceptr p;
-	rank_open(&r, c);
-	CHECK_CU(cu.cuMemAlloc(&p, SMALL * sizeof(uint32_t)));
+	p = open_with_words(&r, c);
 	rank_check_usable(&r);
 	say(c, READY);
 	CHECK_EQ(hear(c), GO);
@@ -508,8 +514,7 @@ static void lost_rank(struct client *c)
 	struct rank r;
 	CUdeviceptr p;
 	ncclsvc_task task = 0;
-	rank_open(&r, c);
-	CHECK_CU(cu.cuMemAlloc(&p, SMALL * sizeof(uint32_t)));
+	p = open_with_words(&r, c);
 	if (!r.rank)
 		task = kernels_sum(&r, p, SMALL);
 	say(c, READY);
