@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The session memory: one sealed memfd, made by the daemon at ATTACH, written by both sides.
+ * The session memory: one sealed memfd, made by the daemon at ATTACH, written by both sides. A
+ * session that survives its daemon hands it to the next one (ATTACH_AGAIN), so streams and CUDA
+ * graphs go on using the same timelines. Before that, the client clears the numbers of all records
+ * and statuses, and counts from 1 again.
  *
  *   0                    struct svc_ring, one page
  *   SVC_TIMELINES_AT     struct svc_timeline [SVC_TIMELINES], page-aligned for host registration
@@ -60,6 +63,14 @@ struct svc_ring {
 	/* Client writes, daemon reads. */
 	_Alignas(SVC_CACHE_LINE) _Atomic uint32_t waiters;
 	_Atomic uint32_t armed;
+	/* 1: if the daemon is killed, its workers finish what they have, and leave the timelines to
+	 * the next daemon. */
+	_Atomic uint32_t survives;
+
+	/* The processes that write to this memory, by their pids in the daemon's namespace; 0:
+	 * none. The next daemon waits until they have exited. */
+	_Alignas(SVC_CACHE_LINE) _Atomic int32_t daemon;
+	_Atomic int32_t workers[SVC_RING_WORKERS]; /* one for each GPU */
 };
 
 /* done_ns of a status while the daemon writes over the input of its task, which works in place. If
@@ -67,14 +78,32 @@ struct svc_ring {
 #define SVC_STATUS_UNDER_WAY UINT64_MAX
 
 /* Two counters that order one stream's tasks: the producer raises ready, the scheduler raises done.
- */
+ *
+ * The words behind them show, after the daemon's death, what its workers have begun. On a stream's
+ * timeline, a task has run if `done` has reached its value; if only `launched` has, it is half
+ * done. A captured timeline counts groups: those that the workers have launched, and those that the
+ * GPU has ended. */
 struct svc_timeline {
 	_Alignas(SVC_CACHE_LINE) _Atomic uint64_t ready;
 	_Atomic uint64_t done;
 	/* For captured tasks (wire_task.h). */
-	_Atomic uint32_t captured_groups; /* not 0: used by captured tasks; reset to 0 when the
-				      daemon releases it */
+	_Atomic uint32_t captured_groups; /* enum svc_captured_mark */
 	_Atomic uint32_t go;
+	_Atomic uint64_t launched;
+	_Atomic uint32_t ended; /* the low half of the count */
+	_Atomic uint32_t taken; /* the newest group that the scheduler has taken from `ready` */
+	_Atomic uint32_t taken_launch; /* what `launched` is once that group is launched */
+	_Atomic uint32_t once;	       /* the newest launched group that runs only once */
+	/* What the groups launched so far have done (done.h), and what all but the last one have.
+	 */
+	_Atomic uint64_t did, did_before;
+};
+
+/* Whether captured tasks use the timeline. */
+enum svc_captured_mark {
+	SVC_CAPTURED_NONE = 0, /* the daemon has released it */
+	SVC_CAPTURED_USED = 1,
+	SVC_CAPTURED_PARTLY = 2, /* the client has not kept all of its groups again: wait */
 };
 
 _Static_assert(sizeof(struct svc_ring) <= SVC_PAGE, "ring header");

@@ -18,6 +18,7 @@
 #define SVC_RING_DEFAULT 1024
 #define SVC_RING_MAX	 65536 /* (max) */
 #define SVC_TIMELINES	 64    /* per session; number 0 means none */
+#define SVC_RING_WORKERS 16    /* GPUs of a node */
 
 #define SVC_RANKS_MAX		65536		     /* in one communicator */
 #define SVC_HOST_RANKS_MAX	4096		     /* in one communicator on host memory */

@@ -52,6 +52,7 @@ static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(RESUME, svc_resume, svc_empty, 0, 0),
 	SHAPE(ID, svc_id, svc_id_reply, 0, 0),
 	SHAPE(CONTROLS, svc_controls, svc_empty, 1, 0),
+	SHAPE(ATTACH_AGAIN, svc_attach, svc_attach_reply, 1, 3),
 };
 
 static const struct svc_shape events[SVC_EVENT_END - SVC_EVENT_COMM] = {

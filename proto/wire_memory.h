@@ -12,7 +12,11 @@
 /* Asks for a ring. The reply brings three fds: the session memory (a memfd sealed against
  * shrinking, growing and further sealing; struct svc_ring is at its start), the doorbell eventfd
  * (client writes; the daemon waits for it edge-triggered, and never reads it) and the client's end
- * of the completion socket (daemon writes). Once per session. */
+ * of the completion socket (daemon writes). Once per session.
+ *
+ * ATTACH_AGAIN is the same in a session that has come back: it brings the session memory of the
+ * previous daemon, with the same number of entries, and gets it back. AGAIN: a process of that
+ * daemon still runs, so ask once more. */
 struct svc_attach {
 	uint32_t entries; /* power of two, SVC_RING_MIN..ring_max */
 	uint32_t reserved;
@@ -182,6 +186,7 @@ struct svc_resume {
 	uint32_t number;  /* of the region, or the communicator's handle; otherwise 0 */
 	uint32_t lineage; /* with SVC_RESUME_COMM; otherwise 0 */
 	uint32_t reserved;
+	uint64_t done; /* with SVC_RESUME_COMM on a GPU: what NCCL has done for it (done.h) */
 };
 
 /* Before a JOIN with SVC_RESUME_COMM on a GPU: the control blocks, as STAGING has returned them, of

@@ -66,6 +66,8 @@ struct worker_message {
 			uint32_t slot;
 			uint32_t entries; /* of the ring */
 			uint64_t bytes;
+			uint32_t gpu; /* the worker's place in the ring's header */
+			uint32_t reserved;
 		} session;
 		struct {
 			uint32_t kind; /* enum svc_region_kind */

@@ -140,11 +140,12 @@ static ncclsvc_result receive(const struct connection *c, uint64_t deadline, str
 	}
 }
 
+/* fd: goes with the request; -1: none. */
 static ncclsvc_result exchange(const struct connection *c, unsigned opcode, const void *body,
-			       uint64_t deadline, struct answer *a)
+			       int fd, uint64_t deadline, struct answer *a)
 {
 	/* The first messages of a connection always fit into its buffer. */
-	int sent = frame_send(c, opcode, opcode, body, -1);
+	int sent = frame_send(c, opcode, opcode, body, fd);
 	if (sent < 0 && sent != -EPIPE && sent != -ECONNRESET) {
 		errno = -sent;
 		return error_set(NCCLSVC_SYSTEM, "cannot send to the daemon: %m");
@@ -191,7 +192,7 @@ static ncclsvc_result hello(struct connection *c, const struct connection_option
 	struct svc_hello_reply reply;
 	struct answer a;
 	memcpy(hello.name, o->name, sizeof(hello.name));
-	ncclsvc_result r = exchange(c, SVC_HELLO, &hello, deadline, &a);
+	ncclsvc_result r = exchange(c, SVC_HELLO, &hello, -1, deadline, &a);
 	if (r)
 		return r;
 	memcpy(&reply, a.body, sizeof(reply));
@@ -213,7 +214,7 @@ static ncclsvc_result identify(struct connection *c, const struct connection_opt
 	if (!o->job[0])
 		return NCCLSVC_OK;
 	memcpy(request.job, o->job, sizeof(request.job));
-	return exchange(c, SVC_IDENTIFY, &request, deadline, &a);
+	return exchange(c, SVC_IDENTIFY, &request, -1, deadline, &a);
 }
 
 static ncclsvc_result map_ring(struct connection *c, const struct svc_attach_reply *reply, int fd)
@@ -255,19 +256,29 @@ static bool is_socket(int fd)
 	return !fstat(fd, &st) && S_ISSOCK(st.st_mode);
 }
 
-static ncclsvc_result attach(struct connection *c, uint64_t deadline)
+static bool is_same_file(int a, int b)
+{
+	struct stat x, y;
+	return !fstat(a, &x) && !fstat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static ncclsvc_result attach(struct connection *c, const struct connection *previous,
+			     uint64_t deadline)
 {
 	struct svc_attach request = {.entries = c->entries};
 	struct svc_attach_reply reply;
 	struct answer a;
-	ncclsvc_result r = exchange(c, SVC_ATTACH, &request, deadline, &a);
+	ncclsvc_result r = exchange(c, previous ? SVC_ATTACH_AGAIN : SVC_ATTACH, &request,
+				    previous ? previous->memory : -1, deadline, &a);
 	if (r)
 		return r;
 	memcpy(&reply, a.body, sizeof(reply));
-	r = map_ring(c, &reply, a.fds[0]);
-	close(a.fds[0]);
+	c->memory = a.fds[0];
 	c->doorbell = a.fds[1];
 	c->completion = a.fds[2];
+	r = map_ring(c, &reply, c->memory);
+	if (!r && previous && !is_same_file(c->memory, previous->memory))
+		r = error_set(NCCLSVC_PROTOCOL, "the daemon returned other session memory");
 	if (!r && (!is_eventfd(c->doorbell) || !is_socket(c->completion)))
 		r = error_set(NCCLSVC_PROTOCOL, "the daemon sent a doorbell that is not an "
 						"eventfd, or a completion fd that is not a socket");
@@ -286,6 +297,7 @@ static ncclsvc_result open_once(const struct connection_options *o, uint64_t dea
 				 .version = SVC_PROTOCOL_MIN,
 				 .doorbell = -1,
 				 .completion = -1,
+				 .memory = -1,
 				 .entries = o->entries};
 	fork_watch(c);
 	ncclsvc_result r = connect_to(o, deadline, &c->sock);
@@ -299,7 +311,7 @@ static ncclsvc_result open_once(const struct connection_options *o, uint64_t dea
 		if (!o->entries_required && svc_ring_entries_valid(ring_max) &&
 		    ring_max < c->entries)
 			c->entries = ring_max;
-		r = attach(c, deadline);
+		r = attach(c, o->previous, deadline);
 	}
 	if (r) {
 		connection_unref(c);

@@ -18,6 +18,8 @@ struct connection_options {
 	uint32_t entries;	     /* entries of the ring */
 	bool entries_required;	     /* false: accept fewer entries if the daemon limits them */
 	bool no_ring;
+	/* Its session memory goes to the new daemon; NULL: a new one is made. */
+	const struct connection *previous;
 	bool retry; /* retry until the deadline while no daemon listens or the daemon is shutting
 		       down */
 };
@@ -32,6 +34,7 @@ struct connection {
 	unsigned version;	  /* protocol version; the lowest before HELLO's reply */
 	uint32_t session;	  /* the session's number in the daemon */
 	int doorbell, completion; /* an eventfd and a socket; -1 without a ring */
+	int memory;		  /* the session memory's memfd; -1 without a ring */
 	struct svc_ring *ring;	  /* NULL without a ring */
 	uint32_t entries;	  /* as agreed; without a ring, as requested */
 	size_t ring_size;

@@ -12,9 +12,9 @@ static struct connection *connections; /* all connections of this process */
 
 static void close_fds(struct connection *c)
 {
-	int fds[] = {c->sock, c->doorbell, c->completion};
-	svc_close_fds(fds, 3);
-	c->sock = c->doorbell = c->completion = -1;
+	int fds[] = {c->sock, c->doorbell, c->completion, c->memory};
+	svc_close_fds(fds, sizeof(fds) / sizeof(fds[0]));
+	c->sock = c->doorbell = c->completion = c->memory = -1;
 }
 
 void fork_watch(struct connection *connection)

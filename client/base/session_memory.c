@@ -32,6 +32,14 @@ void ring_publish(const struct connection *c, uint64_t n, const struct svc_recor
 	svc_number_store(&slot->number, n);
 }
 
+void ring_restart(const struct connection *c)
+{
+	for (uint64_t n = 0; n < c->entries; n++) {
+		svc_number_store(&svc_record_slot(c->ring, c->entries, n)->number, 0);
+		svc_number_store(&svc_status_slot(c->ring, c->entries, n)->number, 0);
+	}
+}
+
 void ring_doorbell(const struct connection *c)
 {
 	const uint64_t one = 1;

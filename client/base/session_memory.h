@@ -13,6 +13,8 @@
 /* True if task number n of the ring has ended. Sets *bad if the slot's content is impossible. */
 bool ring_ended(const struct connection *c, uint64_t n, bool *bad);
 void ring_publish(const struct connection *c, uint64_t n, const struct svc_record *record);
+/* The daemon and its workers have ended: numbers count from 1 again. */
+void ring_restart(const struct connection *c);
 /* Call after publishing: wakes the daemon if it sleeps. */
 void ring_doorbell(const struct connection *c);
 /* Sleeps until number n may have ended, for one slice at most. Polls first as `spin` says, and

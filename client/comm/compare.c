@@ -10,6 +10,7 @@
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "core/session_socket.h"
+#include "cuda/session_gpu.h"
 #include "join_request.h"
 #include "proto/operation.h"
 
@@ -314,6 +315,7 @@ void comm_leave_behind(ncclsvc_session *s, ncclsvc_comm *comm, ncclsvc_result re
 	comm->handle = 0;
 	if (comm->peer && s->kernel_callbacks)
 		s->kernel_callbacks->break_off(comm->peer);
+	gpu_comm_release(s, comm);
 	if (comm->broken)
 		return;
 	comm->broken = result;

@@ -14,7 +14,8 @@ struct carried {
 	uint64_t task;
 	struct svc_record record;
 	uint32_t group; /* tasks of one task group have the same number */
-	bool damaged;	/* the daemon was overwriting its input */
+	bool damaged;	/* the daemon was overwriting its input; on a GPU: it is half done */
+	uint8_t redop;	/* the program's number of a reduction that it has created; or 0 */
 };
 
 /* The comparison of one communicator. */
@@ -25,6 +26,7 @@ struct exchange {
 	size_t bytes;	     /* of one rank's part */
 	struct call call;
 	bool begun;
+	uint64_t done;	       /* on a GPU: what NCCL has done (carry.h) */
 	ncclsvc_result result; /* the communicator is not continued */
 };
 

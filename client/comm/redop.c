@@ -104,6 +104,12 @@ ncclsvc_result redop_send(ncclsvc_comm *comm, unsigned redop)
 	return NCCLSVC_OK;
 }
 
+void redops_forget(const ncclsvc_comm *comm)
+{
+	for (unsigned i = 0; comm->redops && i < SVC_REDOPS_MADE; i++)
+		comm->redops[i].number = 0;
+}
+
 ncclsvc_result ncclsvc_redop_destroy(ncclsvc_comm *comm, ncclsvc_redop redop)
 {
 	struct call call = {0};

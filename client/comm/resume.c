@@ -10,8 +10,9 @@
  * of its members does not come back, or if one of its operations has failed.
  *
  * On GPUs, kernels need no daemon, and run on meanwhile; so there is nothing to compare. The next
- * daemon gets the memory that they share. Operations on NCCL end with the daemon's workers: a
- * communicator with such operations pending ends. */
+ * daemon gets the memory that they share. What is on NCCL, the previous daemon's workers finish
+ * before they exit. The timelines show what has run, and keep the streams waiting for the rest
+ * (carry.c). */
 #include "resume.h"
 
 #include <poll.h>
@@ -24,17 +25,20 @@
 #include "base/deadline_clock.h"
 #include "base/frame.h"
 #include "base/session_memory.h"
+#include "carry.h"
 #include "compare.h"
 #include "core/call.h"
 #include "core/comm_handle.h"
 #include "core/dispatch.h"
 #include "core/session_handle.h"
 #include "core/session_socket.h"
+#include "cuda/capture/captured_group.h"
 #include "cuda/direct/peer_life.h"
 #include "cuda/session_gpu.h"
 #include "join_request.h"
 #include "proto/operation.h"
 #include "resend.h"
+#include "submit.h"
 
 #define ATTEMPT_MS  2000 /* to connect, before the watcher checks whether the session is closed */
 #define NAP_MS	    20
@@ -43,97 +47,24 @@
 #define REATTACH_MS 10000 /* unless the program or the environment says otherwise */
 #define LEFT_KEPT   16
 
-/* ---- The unfinished tasks ---- */
-
-/* False: an earlier resumption, which failed, has copied them already. */
-static bool tasks_in_ring(const ncclsvc_session *s)
-{
-	const struct tasks *t = &s->tasks;
-	for (uint64_t n = tasks_first_pending(t); n < t->next; n++) {
-		const struct slot *slot = task_slot(t, n);
-		if (slot->number == n && slot->state == SLOT_PENDING && !slot->entry &&
-		    !slot->kernel_seq)
-			return false;
-	}
-	return true;
-}
-
-static void carry_task(ncclsvc_session *s, struct slot *slot, uint32_t group)
-{
-	const struct connection *c = s->connection;
-	const ncclsvc_status *st = svc_status_slot(c->ring, c->entries, slot->entry);
-	struct carried *to = &s->carried[s->ncarried++];
-	to->task = slot->number;
-	to->record = *svc_record_slot(c->ring, c->entries, slot->entry);
-	to->group = group;
-	to->damaged = st->done_ns == SVC_STATUS_UNDER_WAY;
-	slot->entry = 0;
-}
-
-/* Copies the records of unfinished tasks from the ring of the daemon that is gone. */
-static ncclsvc_result carry(ncclsvc_session *s)
-{
-	const struct tasks *t = &s->tasks;
-	const struct connection *c = s->connection;
-	const uint64_t first = tasks_first_pending(t);
-	uint32_t group = 0;
-	if (!tasks_in_ring(s))
-		return NCCLSVC_OK;
-	free(s->carried);
-	s->ncarried = 0;
-	s->carried = calloc(t->next - first + 1, sizeof(*s->carried));
-	if (!s->carried)
-		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
-	for (uint64_t n = first; n < t->next; n++) {
-		struct slot *slot = task_slot(t, n);
-		if (slot->number != n || !slot->entry)
-			continue;
-		const struct svc_record *r = svc_record_slot(c->ring, c->entries, slot->entry);
-		const bool more = r->flags & SVC_TASK_MORE;
-		if (slot->state == SLOT_PENDING)
-			carry_task(s, slot, group);
-		group += !more;
-	}
-	return NCCLSVC_OK;
-}
-
 /* ---- The new connection ---- */
 
-static void say(ncclsvc_session *s, uint32_t kind, uint32_t number, uint32_t lineage)
+static void say(ncclsvc_session *s, struct svc_resume what)
 {
-	call_forget(s, SVC_RESUME,
-		    &(struct svc_resume){.kind = kind, .number = number, .lineage = lineage});
+	call_forget(s, SVC_RESUME, &what);
 }
 
-static void carry_timelines(const struct connection *from, struct connection *to)
-{
-	struct svc_timeline *a = svc_timelines(from->ring), *b = svc_timelines(to->ring);
-	for (int i = 1; i < SVC_TIMELINES; i++) {
-		atomic_store(&b[i].ready, atomic_load(&a[i].ready));
-		atomic_store(&b[i].done, atomic_load(&a[i].done));
-	}
-}
-
+/* The new daemon has the session memory, and the processes of the previous one have exited. */
 static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 {
-	if (s->gpu)
-		session_streams_release(s);
-	tasks_look(s);
-	ncclsvc_result r = carry(s);
-	if (r) {
-		connection_unref(new);
-		return r;
-	}
 	staging_free(s);
-	carry_timelines(s->connection, new);
-	gpu_resumed(s);
 	dispatch_unwatch(s);
 	connection_unref(s->connection);
 	s->connection = new;
 	s->resumptions++;
 	s->forgotten = 0;
-	s->tasks.entered = 0;
 	s->away = AWAY_RESUMING;
+	carried_look(s);
 	if (s->closing) /* resume_close has shut down only the old socket */
 		shutdown(new->sock, SHUT_RDWR);
 	return dispatch_watch(s);
@@ -142,7 +73,7 @@ static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 static ncclsvc_result region_again(ncclsvc_session *s, uint32_t region, int fd, uint64_t bytes)
 {
 	uint32_t id = 0;
-	say(s, SVC_RESUME_REGION, region, 0);
+	say(s, (struct svc_resume){.kind = SVC_RESUME_REGION, .number = region});
 	ncclsvc_result r = region_register(s, fd, bytes, deadline_in(REQUEST_MS), &id);
 	if (!r && id != region)
 		r = error_set(NCCLSVC_UNSUPPORTED,
@@ -150,13 +81,13 @@ static ncclsvc_result region_again(ncclsvc_session *s, uint32_t region, int fd, 
 	return r;
 }
 
-/* The communicator of an unanswered JOIN, if the next daemon does not have its staging memory yet.
- */
+/* The communicator of an unanswered JOIN or SPLIT, if the next daemon does not have its staging
+ * memory yet. */
 static const ncclsvc_comm *joining_comm(const ncclsvc_session *s, const struct call *c)
 {
-	const ncclsvc_comm *comm = c->opcode != SVC_JOIN ? NULL
-				   : c->arg		 ? c->arg
-							 : comm_by_key(s, c->comm_key);
+	const ncclsvc_comm *comm = c->opcode != SVC_JOIN && c->opcode != SVC_SPLIT ? NULL
+				   : c->arg					   ? c->arg
+					    : comm_by_key(s, c->comm_key);
 	const struct peer *p = comm ? comm->peer : NULL;
 	return p && p->own_region && p->own_connections != session_connections(s) ? comm : NULL;
 }
@@ -194,46 +125,6 @@ static ncclsvc_result memory_again(ncclsvc_session *s)
 	return r ? r : joinings_again(s);
 }
 
-/* ---- Submitting again ---- */
-
-static void fail_task(ncclsvc_session *s, const ncclsvc_comm *comm, struct slot *slot)
-{
-	task_arrive_failed(s, slot, comm && comm->broken ? comm->broken : NCCLSVC_CANCELLED,
-			   comm ? comm->why : "the communicator was left");
-}
-
-/* Submits what is left, as one group where the tasks were one. */
-static void submit_again(ncclsvc_session *s)
-{
-	size_t last = SIZE_MAX; /* the previous task, which is not published yet */
-	uint64_t entry = 0;
-	for (size_t i = 0; i < s->ncarried; i++) {
-		struct carried *c = &s->carried[i];
-		struct slot *slot = carried_slot(s, c);
-		const ncclsvc_comm *comm = slot ? comm_by_key(s, slot->comm_key) : NULL;
-		if (slot && (!comm || comm->broken || !comm->handle)) {
-			fail_task(s, comm, slot);
-			continue;
-		}
-		if (!slot)
-			continue;
-		slot->epoch = c->record.epoch = comm->epoch;
-		c->record.flags &= (uint8_t)~SVC_TASK_MORE;
-		if (last != SIZE_MAX) {
-			if (s->carried[last].group == c->group)
-				s->carried[last].record.flags |= SVC_TASK_MORE;
-			ring_publish(s->connection, entry, &s->carried[last].record);
-		}
-		slot->entry = ++entry;
-		last = i;
-	}
-	if (last != SIZE_MAX)
-		ring_publish(s->connection, entry, &s->carried[last].record);
-	s->tasks.entered = entry;
-	s->ncarried = 0;
-	ring_doorbell(s->connection);
-}
-
 /* ---- Joining again ---- */
 
 static void resumed(ncclsvc_session *s, struct call *call)
@@ -250,11 +141,12 @@ static void resumed(ncclsvc_session *s, struct call *call)
 	}
 	comm->uid = reply.comm_uid;
 	comm->epoch = reply.epoch;
-	if (continues && (comm->device < 0 || reply.peer_bytes))
+	if (continues && (comm->device < 0 || !comm->peer == !reply.peer_bytes))
 		return;
 	comm_leave_behind(s, comm, NCCLSVC_UNSUPPORTED);
 	call->result = NCCLSVC_UNSUPPORTED;
-	snprintf(call->text, sizeof(call->text), "the new daemon runs it without kernels");
+	snprintf(call->text, sizeof(call->text), "the new daemon runs it %s kernels",
+		 comm->peer ? "without" : "with");
 }
 
 static bool is_rejoining(const ncclsvc_session *s, const ncclsvc_comm *comm)
@@ -265,28 +157,13 @@ static bool is_rejoining(const ncclsvc_session *s, const ncclsvc_comm *comm)
 	return false;
 }
 
-/* Whether an operation on NCCL, or a SPLIT, waits for the daemon that is gone. */
-static bool is_waiting(const ncclsvc_session *s, const ncclsvc_comm *comm)
+/* Why the communicator cannot be continued; NULL: it can. */
+static const char *obstacle(const ncclsvc_session *s, const ncclsvc_comm *comm, uint64_t *done)
 {
-	for (size_t i = 0; i < s->ncarried; i++) {
-		const struct slot *slot = carried_slot(s, &s->carried[i]);
-		if (slot && slot->comm_key == comm->key)
-			return true;
-	}
-	for (const struct call *c = s->calls; c; c = c->next) {
-		struct svc_split request;
-		memcpy(&request, c->request, sizeof(request));
-		if (c->opcode == SVC_SPLIT && request.comm == comm->handle)
-			return true;
-	}
-	return false;
-}
-
-static bool may_continue(const ncclsvc_session *s, const ncclsvc_comm *comm)
-{
-	return comm->handle && !comm->broken && comm->lineage && !comm->leaving &&
-	       !is_rejoining(s, comm) &&
-	       (comm->device < 0 || (peer_survives(comm) && !is_waiting(s, comm)));
+	if (!comm->handle || comm->broken || !comm->lineage || comm->leaving ||
+	    is_rejoining(s, comm))
+		return "";
+	return comm->device < 0 ? NULL : carried_nccl(s, comm, done);
 }
 
 static struct svc_join left_request(const ncclsvc_comm *comm)
@@ -299,7 +176,7 @@ static struct svc_join left_request(const ncclsvc_comm *comm)
 
 static void say_left(ncclsvc_session *s, const struct svc_join *request, uint32_t lineage)
 {
-	say(s, SVC_RESUME_LEFT, 0, lineage);
+	say(s, (struct svc_resume){.kind = SVC_RESUME_LEFT, .lineage = lineage});
 	call_forget(s, SVC_JOIN, request);
 }
 
@@ -317,19 +194,22 @@ static void join_again(ncclsvc_session *s, struct exchange *x, uint64_t deadline
 {
 	const uint64_t now = now_ns();
 	ncclsvc_comm *comm = x->comm;
-	if (comm->device >= 0 && peer_resume(s, comm)) {
+	if (comm->peer && peer_resume(s, comm)) {
 		const struct svc_join left = left_request(comm);
 		fail(x);
 		say_left(s, &left, comm->lineage);
 		return;
 	}
-	if (comm->leaving || (comm->device >= 0 && !comm->peer)) { /* meanwhile */
+	if (comm->leaving) { /* meanwhile */
 		exchange_fail(x, NCCLSVC_CANCELLED, "the communicator was left");
 		return;
 	}
 	const struct svc_join request = rejoin_request(comm, deadline > now ? deadline - now : 1);
 	x->call = (struct call){.on_reply = resumed, .comm_key = comm->key};
-	say(s, SVC_RESUME_COMM, comm->handle, comm->lineage);
+	say(s, (struct svc_resume){.kind = SVC_RESUME_COMM,
+				   .number = comm->handle,
+				   .lineage = comm->lineage,
+				   .done = x->done});
 	x->begun = !call_begin(s, &x->call, SVC_JOIN, &request, -1, deadline + JOIN_GRACE_NS);
 }
 
@@ -411,7 +291,7 @@ static size_t choose_comms(const ncclsvc_session *s, struct exchange **out, size
 	*out = calloc(room, sizeof(**out));
 	for (int gpus = 0; *out && gpus < 2; gpus++) {
 		for (ncclsvc_comm *c = s->comms; c; c = c->next)
-			if ((c->device >= 0) == gpus && may_continue(s, c))
+			if ((c->device >= 0) == gpus && !obstacle(s, c, &(*out)[n].done))
 				(*out)[n++].comm = c;
 		*on_host = gpus ? *on_host : n;
 	}
@@ -429,9 +309,10 @@ static void drop_others(ncclsvc_session *s, const struct exchange *x, size_t n)
 			continue;
 		if (c->device >= 0 && c->handle && c->lineage && !c->leaving) {
 			const struct svc_join request = left_request(c);
+			uint64_t done;
+			const char *why = obstacle(s, c, &done);
 			say_left(s, &request, c->lineage);
-			snprintf(c->why, sizeof(c->why),
-				 "operations on NCCL were pending, or captured in CUDA graphs");
+			snprintf(c->why, sizeof(c->why), "%s", why ? why : "");
 		}
 		c->handle = 0;
 		comm_leave_behind(s, c, NCCLSVC_DAEMON_LOST);
@@ -443,11 +324,19 @@ static ncclsvc_result lost_again(const ncclsvc_session *s)
 	return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 }
 
+/* On a GPU. Locked; yields. */
+static ncclsvc_result go_on(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	redops_forget(comm);
+	ncclsvc_result r = gpu_comm_resumed(s, comm);
+	return r ? r : carried_redops(s, comm);
+}
+
 static void settle(ncclsvc_session *s, struct exchange *x)
 {
 	if (!x->result && x->comm->device < 0)
 		exchange_settle(s, x);
-	else if (!x->result && peer_resumed(s, x->comm) && s->away == AWAY_RESUMING)
+	else if (!x->result && go_on(s, x->comm) && s->away == AWAY_RESUMING)
 		fail(x);
 	if (x->result)
 		comm_leave_behind(s, x->comm, x->result);
@@ -473,7 +362,10 @@ static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_
 		settle(s, &x[i]);
 	if (s->away == AWAY_GONE || s->lost)
 		return lost_again(s);
-	submit_again(s);
+	carried_submit(s);
+	for (size_t i = 0; i < n; i++)
+		if (!x[i].result)
+			captured_groups_go_on(x[i].comm->capture);
 	return resend(s, before, true) ? NCCLSVC_OK : lost_again(s);
 }
 
@@ -481,7 +373,7 @@ static ncclsvc_result resume(ncclsvc_session *s)
 {
 	struct exchange *x = NULL;
 	const uint32_t before = s->request_id + 1;
-	say(s, SVC_RESUME_SESSION, 0, 0);
+	say(s, (struct svc_resume){.kind = SVC_RESUME_SESSION});
 	ncclsvc_result r = memory_again(s);
 	if (r)
 		return r;
@@ -508,8 +400,12 @@ static ncclsvc_result connect_again(ncclsvc_session *s)
 	options.entries = s->tasks.entries;
 	options.entries_required = true;
 	options.retry = false;
+	options.previous = s->connection;
+	ncclsvc_result r = carry(s);
+	if (r)
+		return r;
 	session_unlock(s);
-	ncclsvc_result r = connection_open(&options, deadline, &new);
+	r = connection_open(&options, deadline, &new);
 	if (r)
 		poll(NULL, 0, NAP_MS);
 	session_lock(s);
@@ -518,7 +414,8 @@ static ncclsvc_result connect_again(ncclsvc_session *s)
 
 static bool is_temporary(ncclsvc_result r)
 {
-	return r == NCCLSVC_DAEMON_LOST || r == NCCLSVC_DRAINING || r == NCCLSVC_TIMEOUT;
+	return r == NCCLSVC_DAEMON_LOST || r == NCCLSVC_DRAINING || r == NCCLSVC_TIMEOUT ||
+	       r == NCCLSVC_AGAIN;
 }
 
 static void come_back(ncclsvc_session *s)
@@ -616,9 +513,10 @@ void resume_open(ncclsvc_session *s)
 	if (s->reattach_ms <= 0 || !s->connection->ring)
 		return;
 	session_lock(s);
-	s->survives = s->watching = start_watcher(s);
+	s->watching = start_watcher(s);
+	session_survives(s, s->watching);
 	if (s->watching)
-		say(s, SVC_RESUME_SESSION, 0, 0);
+		say(s, (struct svc_resume){.kind = SVC_RESUME_SESSION});
 	session_unlock(s);
 }
 
@@ -626,8 +524,8 @@ void resume_reattached(ncclsvc_session *s)
 {
 	if (!s->watching)
 		return;
-	s->survives = true;
-	say(s, SVC_RESUME_SESSION, 0, 0);
+	session_survives(s, true);
+	say(s, (struct svc_resume){.kind = SVC_RESUME_SESSION});
 	pthread_cond_broadcast(&s->changed);
 }
 

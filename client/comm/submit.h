@@ -13,6 +13,8 @@ ncclsvc_result op_place(const ncclsvc_session *s, struct op *op);
 ncclsvc_result ops_slice(struct op *ops, unsigned n);
 /* redop.c: sends the daemon a reduction that the program has created. Locked; yields. */
 ncclsvc_result redop_send(ncclsvc_comm *comm, unsigned redop);
+/* The daemon that had them is gone. Locked. */
+void redops_forget(const ncclsvc_comm *comm);
 /* submit.c: submits all or nothing. Locked; yields. */
 ncclsvc_result ops_submit(ncclsvc_session *s, struct op *ops, unsigned n);
 

@@ -27,7 +27,7 @@ static void begin_lineage(ncclsvc_session *s, ncclsvc_comm *comm,
 	if (comm->lineage)
 		comm->messages = calloc(2 * (size_t)reply->nranks, sizeof(*comm->messages));
 	if (!comm->messages)
-		s->survives = false;
+		session_survives(s, false);
 }
 
 void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_reply *reply)

@@ -127,12 +127,6 @@ void session_lose_daemon(ncclsvc_session *s, const char *format, ...)
 	wake_all(s);
 }
 
-void session_streams_release(ncclsvc_session *s)
-{
-	await_workers(s);
-	timelines_release(s);
-}
-
 bool session_is_watcher(const ncclsvc_session *s)
 {
 	return s->watching && pthread_equal(s->watcher, pthread_self());

@@ -114,8 +114,6 @@ __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, cons
 /* The daemon has ended: the session waits for its successor, if it can, or is lost. Locked. */
 __attribute__((format(printf, 2, 3))) void session_lose_daemon(ncclsvc_session *s,
 							       const char *format, ...);
-/* The daemon is gone, and its workers soon will be: no stream waits for them any more. Locked. */
-void session_streams_release(ncclsvc_session *s);
 bool session_is_watcher(const ncclsvc_session *s); /* the calling thread; locked */
 /* Waits until the session has come back from a restart of its daemon, or is lost: the watcher's
  * deadlines bound this. The watcher never waits: DAEMON_LOST if the connection is gone. Locked;
@@ -125,6 +123,13 @@ ncclsvc_result session_back(ncclsvc_session *s);
 static inline uint32_t session_connections(const ncclsvc_session *s)
 {
 	return s->generation + s->resumptions;
+}
+/* Notes whether the session survives its daemon, also for the daemon's workers. Locked. */
+static inline void session_survives(ncclsvc_session *s, bool survives)
+{
+	s->survives = survives;
+	if (s->connection->ring)
+		atomic_store(&s->connection->ring->survives, survives);
 }
 /* Whether this process is a forked child. It loses the session only for itself: what it shares with
  * its parent stays untouched. Locked. */

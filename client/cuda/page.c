@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The page of session memory that holds the timelines, as GPUs access it. */
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 #include "core/session_handle.h"
@@ -13,12 +14,13 @@ static void destroy(struct page *page)
 {
 	if (page->context && !cuda_push(page->cuda, page->context)) {
 		if (page->ours)
-			page->cuda->cuMemHostUnregister(svc_timelines(page->connection->ring));
+			page->cuda->cuMemHostUnregister(page->timelines);
 		cuda_pop(page->cuda, page->context);
 	}
 	if (page->context)
 		page->cuda->cuDevicePrimaryCtxRelease(page->device);
-	connection_unref(page->connection);
+	if (page->timelines)
+		munmap(page->timelines, SVC_PAGE);
 	free(page);
 }
 
@@ -34,7 +36,7 @@ void page_unref(struct page *page)
 		destroy(page);
 }
 
-static CUresult map(struct page *page)
+static CUresult register_with_gpu(struct page *page)
 {
 	CUresult e = page->cuda->cuDevicePrimaryCtxRetain(&page->context, page->device);
 	if (e) {
@@ -44,7 +46,7 @@ static CUresult map(struct page *page)
 	e = cuda_push(page->cuda, page->context);
 	if (e)
 		return e;
-	e = page->cuda->cuMemHostRegister(svc_timelines(page->connection->ring), SVC_PAGE,
+	e = page->cuda->cuMemHostRegister(page->timelines, SVC_PAGE,
 					  CU_MEMHOSTREGISTER_PORTABLE |
 						  CU_MEMHOSTREGISTER_DEVICEMAP);
 	cuda_pop(page->cuda, page->context);
@@ -63,11 +65,17 @@ ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device)
 	struct page *page = malloc(sizeof(*page));
 	if (!page)
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	void *map = mmap(NULL, SVC_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, s->connection->memory,
+			 SVC_TIMELINES_AT);
 	*page = (struct page){.refs = 1,
 			      .cuda = g->cuda,
-			      .connection = connection_ref(s->connection),
+			      .timelines = map == MAP_FAILED ? NULL : map,
 			      .device = cu};
-	CUresult e = map(page);
+	if (map == MAP_FAILED) {
+		page_unref(page);
+		return error_set(NCCLSVC_NO_MEMORY, "cannot map the timelines: %m");
+	}
+	CUresult e = register_with_gpu(page);
 	if (e) {
 		page_unref(page);
 		return cuda_error(g->cuda, e, "cannot register the timelines with the GPU");
@@ -76,18 +84,17 @@ ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device)
 	return NCCLSVC_OK;
 }
 
-void page_release(struct page *page)
+static void release(struct page *page)
 {
-	struct svc_timeline *timelines = svc_timelines(page->connection->ring);
 	/* Whatever a stream waits for here will not come any more. */
 	for (int i = 1; i < SVC_TIMELINES; i++)
-		timeline_raise(&timelines[i].done, FOR_GOOD);
+		timeline_raise(&page->timelines[i].done, FOR_GOOD);
 }
 
 void page_retire(struct page *page, const CUcontext *contexts)
 {
 	const int mode = relaxed_begin(page->cuda); /* other threads may be capturing */
-	page_release(page);
+	release(page);
 	for (int d = 0; d < GPU_DEVICES; d++) {
 		if (!contexts[d] || cuda_push(page->cuda, contexts[d]))
 			continue;
@@ -112,8 +119,7 @@ ncclsvc_result page_address(struct gpu *g, const struct stream *st, CUdevice *de
 	if (!e) {
 		e = g->cuda->cuCtxGetDevice(device);
 		if (!e)
-			e = g->cuda->cuMemHostGetDevicePointer(
-				address, svc_timelines(g->page->connection->ring), 0);
+			e = g->cuda->cuMemHostGetDevicePointer(address, g->page->timelines, 0);
 		cuda_pop(g->cuda, context);
 	}
 	cuda_pop(g->cuda, st->push);

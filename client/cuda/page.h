@@ -7,17 +7,17 @@
 
 #include "cuda.h"
 
-struct connection;
 struct gpu;
 struct stream;
+struct svc_timeline;
 
-/* The timelines of one connection, as GPUs see them: registered, and so mapped, until the last
- * reference is dropped. */
+/* The timelines of a session memory, as GPUs see them: registered, and so mapped, until the last
+ * reference is dropped. Connections to later daemons that get the same memory use the same page. */
 struct page {
 	struct page *next; /* of those retired */
 	atomic_uint refs;  /* held by the session, and by members whose graphs write to it */
 	const struct cuda *cuda;
-	struct connection *connection;
+	struct svc_timeline *timelines; /* a mapping of its own */
 	CUdevice device;
 	CUcontext
 		context; /* the device's primary context, retained; the page is registered there */
@@ -29,8 +29,6 @@ struct page {
 ncclsvc_result page_register(ncclsvc_session *s, struct gpu *g, int device);
 struct page *page_ref(struct page *page);
 void page_unref(struct page *page); /* NULL is allowed. */
-/* Releases the streams that wait for the page's daemon. */
-void page_release(struct page *page);
 /* Releases the streams, waits until none in these contexts (GPU_DEVICES) can still use the page,
  * except through CUDA graphs launched later, and drops the page. Not locked. */
 void page_retire(struct page *page, const CUcontext *contexts);

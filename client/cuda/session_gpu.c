@@ -8,6 +8,7 @@
 #include "core/comm_handle.h"
 #include "core/op.h"
 #include "core/session_handle.h"
+#include "core/session_timeline.h"
 #include "cuda/capture/capture_graph.h"
 #include "cuda/capture/captured_group.h"
 #include "cuda/direct/peer_life.h"
@@ -146,13 +147,19 @@ void gpu_reattached(ncclsvc_session *s)
 	device_regions_forget(s, s->gpu);
 }
 
-void gpu_resumed(ncclsvc_session *s)
+ncclsvc_result gpu_comm_resumed(ncclsvc_session *s, ncclsvc_comm *comm)
 {
-	if (!s->gpu)
-		return;
-	if (s->gpu->page)
-		page_release(s->gpu->page);
-	page_leave(s);
+	ncclsvc_result r = peer_resumed(s, comm);
+	if (!r && comm->capture)
+		r = captured_groups_again(s, comm);
+	return r;
+}
+
+void gpu_comm_release(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	const uint32_t line = comm->capture ? comm->capture->groups.timeline : 0;
+	if (line && s->gpu && s->gpu->page == comm->capture->groups.page)
+		timeline_raise(&stream_counters(s->gpu, line)->done, SVC_CAPTURED_GROUP_DEAD);
 }
 
 void gpu_back(const ncclsvc_session *s)
@@ -189,7 +196,7 @@ void gpu_quiesce(ncclsvc_session *s)
 	gpu_drop_retired(s);
 	if (g->page) {
 		/* The daemon gives up pending tasks, and no longer writes to the timelines. */
-		shutdown(g->page->connection->sock, SHUT_RDWR);
+		shutdown(s->connection->sock, SHUT_RDWR);
 		page_retire(g->page, g->primary);
 		g->page = NULL;
 	}

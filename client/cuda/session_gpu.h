@@ -47,9 +47,12 @@ ncclsvc_result gpu_submitted(ncclsvc_session *s, const struct op *ops, unsigned 
 ncclsvc_result host_check(const ncclsvc_session *s, const struct op *op, const char *buffer);
 /* Before the connection changes. Locked. */
 void gpu_reattached(ncclsvc_session *s);
-/* The same if the daemon's successor continues the session. Memory stays registered. Streams, and
- * graphs launched later, no longer wait for the old daemon. */
-void gpu_resumed(ncclsvc_session *s);
+/* After a restart of the daemon, once the communicator's epoch continues: says again what the
+ * member shares, and has the daemon keep the operations of its CUDA graphs again. Locked; yields.
+ */
+ncclsvc_result gpu_comm_resumed(ncclsvc_session *s, ncclsvc_comm *comm);
+/* Its CUDA graphs no longer wait for operations on NCCL. Locked. */
+void gpu_comm_release(const ncclsvc_session *s, const ncclsvc_comm *comm);
 /* Registers the memory with the successor, under the same numbers. Locked; yields. */
 ncclsvc_result device_regions_again(ncclsvc_session *s);
 /* Whether a region of device memory has this number. Locked. */

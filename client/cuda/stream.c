@@ -89,7 +89,7 @@ ncclsvc_result stream_identify(struct gpu *g, int device, CUstream handle, struc
 
 struct svc_timeline *stream_counters(const struct gpu *g, uint32_t index)
 {
-	return &svc_timelines(g->page->connection->ring)[index];
+	return &g->page->timelines[index];
 }
 
 /* Planned tasks run in a different order from the others, and need their own timeline. */

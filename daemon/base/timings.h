@@ -50,9 +50,16 @@
 /* While tasks are in flight, the inputs of ended sessions are raised again after this interval,
  * since a dying stream may overwrite them with its smaller value. */
 #define INPUTS_LOOK_NS		 UINT64_C(10000000)
+/* A daemon that shuts down waits for an operation that was launched ahead of its stream, if the
+ * next daemon can continue its session: while the operation begins, its worker must not end. */
+#define DRAIN_AHEAD_NS		 UINT64_C(2000000000)
 /* A worker that has lost its supervisor lets running tasks continue for so many SECONDS. Then it
- * releases the streams until no task has ended for STILL, but for LAST at most. Then it exits. */
+ * releases the streams until no task has ended for STILL, but for LAST at most. Then it exits. If
+ * sessions are left to the next daemon, their tasks have LONG instead of STILL, and
+ * SURVIVED_SECONDS in all. */
 #define SUPERVISOR_LOST_SECONDS	 1
+#define SURVIVED_SECONDS	 5
+#define SUPERVISOR_LOST_LONG_NS	 UINT64_C(2000000000)
 #define SUPERVISOR_LOST_STILL_NS UINT64_C(300000000)
 #define SUPERVISOR_LOST_LAST_NS	 UINT64_C(3000000000)
 /* After the last start by a CUDA graph, the scheduler polls for further starts for this long. Then

@@ -2,6 +2,7 @@
  * The end of an epoch because of a member, its GPU or a node, here or as another node reports. */
 #include "channel/cluster.h"
 #include "comm.h"
+#include "comm_gpus.h"
 #include "comms.h"
 #include "gpu/gpu.h"
 #include "gpu/nccl_comm.h"
@@ -156,8 +157,11 @@ void comm_close_all(struct comms *s, int reason)
 	HASH_ITER (hh, s->comms, m, tmp) {
 		comm_event_for(m, NCCLSVC_CAUSE_DAEMON_ENDS,
 			       &(ncclsvc_status){.result = reason, .rank_a = -1, .rank_b = -1});
-		if (m->nccl_comm &&
-		    epoch_held(&m->life)) /* no operation that never ends may be left */
+		if (!m->nccl_comm || !epoch_held(&m->life))
+			continue;
+		if (m->lineage) /* its members' libraries find out what has run */
+			comm_nccl_dead(m);
+		else /* no operation that never ends may be left */
 			nccl_comm_abort(m->nccl_comm, NULL);
 	}
 }

@@ -320,6 +320,7 @@ static void take_rank(struct comms *s, struct session *c, struct communicator *m
 	member->device = j->device;
 	member->fail_fast = j->flags & SVC_JOIN_FAIL_FAST;
 	member->resume = (uint8_t)resume->kind;
+	member->done = resume->done;
 	if (resume->lineage)
 		m->lineage = resume->lineage;
 	if (j->staging)

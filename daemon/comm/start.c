@@ -20,11 +20,10 @@
 #include "record/record.h"
 #include "remote.h"
 
-/* Kernels and host memory of one node: NCCL communicators and other nodes' epochs end with a
- * daemon. */
+/* Other nodes' epochs end with a daemon, and so does device memory that is staged. */
 static bool can_continue(const struct communicator *m)
 {
-	return (!m->cuda || m->peer) && !m->remote && !m->comms->cluster;
+	return !(m->cuda && m->comms->gpus->staging) && !m->remote && !m->comms->cluster;
 }
 
 /* True: the epoch continues one of the previous daemon. */
@@ -324,6 +323,23 @@ static bool reaches_all(struct comms *s, const struct communicator *m)
 	return all;
 }
 
+/* Why the members cannot continue the epoch of the previous daemon; NULL: they can. */
+static const char *not_continued(const struct communicator *m)
+{
+	bool kernels = false;
+	uint64_t done = 0;
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		kernels |= m->members[k].staging_fd >= 0;
+		done += m->members[k].done;
+	}
+	if (kernels && !peer_is_possible(m))
+		return "the epoch cannot be continued: this daemon would run it without kernels";
+	if (done)
+		return "the epoch cannot be continued: as the previous daemon ended, operations "
+		       "on NCCL were done on some ranks only";
+	return NULL;
+}
+
 void comm_try_start(struct comms *s, struct communicator *m)
 {
 	char text[SVC_TEXT_BYTES];
@@ -335,10 +351,9 @@ void comm_try_start(struct comms *s, struct communicator *m)
 		comm_fail_joins(s, m, NCCLSVC_UNSUPPORTED, -1, text);
 		return;
 	}
-	if (m->cuda && resumes(m) && !peer_is_possible(m)) {
-		comm_fail_joins(s, m, NCCLSVC_UNSUPPORTED, -1,
-				"the epoch cannot be continued: this daemon would run it without "
-				"kernels");
+	const char *why = m->cuda && resumes(m) ? not_continued(m) : NULL;
+	if (why) {
+		comm_fail_joins(s, m, NCCLSVC_UNSUPPORTED, -1, why);
 		return;
 	}
 	const bool needs_gpus = m->cuda && !comm_needs_no_nccl(s, m);

@@ -201,7 +201,10 @@ static enum turn import(struct gpu *g, const struct session *c, const struct map
 static enum turn tell_session(struct gpu *g, const struct session *c, struct region_call *call)
 {
 	const struct worker_message w = {.kind = WORKER_SESSION,
-					 .session = {c->slot, c->entries, c->ring_size}};
+					 .session = {.slot = c->slot,
+						     .entries = c->entries,
+						     .bytes = c->ring_size,
+						     .gpu = (uint32_t)g->index}};
 	return asked(gpu_ask(g, &w, c->ring_fd, turns_answered, call, gpu_patience_ns(g->gpus)));
 }
 

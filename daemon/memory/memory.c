@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Session memory (rings), regions, and their limits per user. */
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -41,11 +46,10 @@ static bool make_completion(int pair[2])
 }
 
 /* On success the session has the mapping, the doorbell and its end of the completion socket; fds
- * are for ATTACH's reply. */
-static bool make_ring(struct session *c, uint32_t entries, int fds[RING_FDS])
+ * are for ATTACH's reply. fd: the memory, which this function takes. */
+static bool map_ring(struct session *c, uint32_t entries, int fd, int fds[RING_FDS])
 {
 	size_t size = svc_ring_size(entries);
-	int fd = svc_memfd_create("ncclsvc-ring", size, true);
 	int doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	int completion[2] = {-1, -1};
 	void *p = MAP_FAILED;
@@ -68,12 +72,29 @@ static bool make_ring(struct session *c, uint32_t entries, int fds[RING_FDS])
 	c->entries = entries;
 	c->doorbell = doorbell;
 	c->completion = completion[0];
+	return true;
+}
+
+static void unmap_ring(struct session *c, int fds[RING_FDS])
+{
+	int own[] = {c->completion};
+	fault_unwatch(c->ring_fault);
+	munmap(c->ring, c->ring_size);
+	svc_close_fds(fds, RING_FDS);
+	svc_close_fds(own, 1);
+	c->ring = NULL;
+	c->doorbell = c->completion = -1;
+}
+
+static void begin_ring(struct session *c)
+{
 	c->ring->magic = SVC_RING_MAGIC;
 	c->ring->version = c->version;
-	c->ring->entries = entries;
+	c->ring->entries = c->entries;
 	c->ring->timelines = SVC_TIMELINES;
-	c->ring->size = size;
-	return true;
+	c->ring->size = c->ring_size;
+	atomic_store(&c->ring->ended, 0);
+	atomic_store(&c->ring->daemon, getpid());
 }
 
 static bool take_ring(struct session *c, uint64_t bytes, char *text)
@@ -92,45 +113,118 @@ static void give_ring(struct session *c, uint64_t bytes)
 	account_give(c->account, SHARE_FDS, RING_FDS);
 }
 
-void memory_attach(struct memory *s, struct session *c, uint32_t request_id,
-		   const struct svc_attach *a)
+/* ---- The ring of a session that has come back ---- */
+
+/* Is the process one of an earlier daemon, and has it not exited yet? The client can write any pid
+ * there; others than daemons' do not matter. */
+static bool is_running(const struct gpus *gpus, int32_t pid)
+{
+	char name[32] = "", path[40];
+	bool own = pid == getpid();
+	for (uint32_t i = 0; i < gpus->ngpus; i++)
+		own = own || gpus->gpu[i]->info.pid == pid;
+	const int pidfd = own || pid <= 0 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
+	if (pidfd < 0)
+		return false;
+	struct pollfd p = {.fd = pidfd, .events = POLLIN};
+	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+	const int fd = open(path, O_RDONLY | O_CLOEXEC);
+	const bool known = fd >= 0 && read(fd, name, sizeof(name) - 1) > 0 &&
+			   !strncmp(name, "ncclsvcd", sizeof("ncclsvcd") - 1);
+	if (fd >= 0)
+		close(fd);
+	const bool running = known && !poll(&p, 1, 0);
+	close(pidfd);
+	return running;
+}
+
+/* Its pid; 0: all have exited. */
+static int32_t writer_of(const struct gpus *gpus, const struct svc_ring *ring)
+{
+	const int32_t daemon = atomic_load(&ring->daemon);
+	if (is_running(gpus, daemon))
+		return daemon;
+	for (uint32_t i = 0; i < SVC_RING_WORKERS; i++) {
+		const int32_t worker = atomic_load(&ring->workers[i]);
+		if (is_running(gpus, worker))
+			return worker;
+	}
+	return 0;
+}
+
+/* False: the memory cannot be a ring, and an error was sent. */
+static bool is_ring(struct session *c, uint32_t request_id, uint32_t entries, int fd)
 {
 	char text[SVC_TEXT_BYTES];
-	if (c->ring) {
-		session_error(c, SVC_ATTACH, request_id, NCCLSVC_PROTOCOL,
+	struct stat st;
+	const uint64_t bytes = svc_ring_size(entries);
+	if (!svc_memfd_trusted(fd, bytes, text))
+		session_error(c, SVC_ATTACH_AGAIN, request_id, NCCLSVC_INVALID_ARGUMENT, "%s",
+			      text);
+	else if (fstat(fd, &st) || (uint64_t)st.st_size != bytes)
+		session_error(c, SVC_ATTACH_AGAIN, request_id, NCCLSVC_INVALID_ARGUMENT,
+			      "the memory is not a ring of %u entries", entries);
+	else
+		return true;
+	return false;
+}
+
+static bool may_attach(const struct memory *s, struct session *c, unsigned opcode,
+		       uint32_t request_id, const struct svc_attach *a)
+{
+	char text[SVC_TEXT_BYTES];
+	if (c->ring)
+		session_error(c, opcode, request_id, NCCLSVC_PROTOCOL,
 			      "this session has a ring already");
-		return;
-	}
-	if (s->callbacks->uses_gpus(c)) {
-		session_error(c, SVC_ATTACH, request_id, NCCLSVC_PROTOCOL,
+	else if (s->callbacks->uses_gpus(c))
+		session_error(c, opcode, request_id, NCCLSVC_PROTOCOL,
 			      "attach before joining a communicator of GPUs");
-		return;
-	}
-	if (a->reserved || !svc_ring_entries_valid(a->entries)) {
-		session_error(c, SVC_ATTACH, request_id, NCCLSVC_INVALID_ARGUMENT,
+	else if (a->reserved || !svc_ring_entries_valid(a->entries))
+		session_error(c, opcode, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "the number of ring entries must be a power of two from %d to %d",
 			      SVC_RING_MIN, s->config->ring_max);
-		return;
-	}
-	if (a->entries > (uint32_t)s->config->ring_max) {
-		session_error(c, SVC_ATTACH, request_id, NCCLSVC_LIMIT,
+	else if (a->entries > (uint32_t)s->config->ring_max)
+		session_error(c, opcode, request_id, NCCLSVC_LIMIT,
 			      "a ring of %u entries exceeds the limit of %d (ring_max)", a->entries,
 			      s->config->ring_max);
-		return;
-	}
-	if (!take_ring(c, svc_ring_size(a->entries), text)) {
-		if (!session_wait(c))
-			session_error(c, SVC_ATTACH, request_id, NCCLSVC_LIMIT, "%s", text);
-		return;
-	}
+	else if (take_ring(c, svc_ring_size(a->entries), text))
+		return true;
+	else if (!session_wait(c))
+		session_error(c, opcode, request_id, NCCLSVC_LIMIT, "%s", text);
+	return false;
+}
+
+void memory_attach(struct memory *s, struct session *c, unsigned opcode, uint32_t request_id,
+		   const struct svc_attach *a, int fd)
+{
 	int fds[RING_FDS];
-	if (!account_memory_left(c->account, svc_ring_size(a->entries)) ||
-	    !make_ring(c, a->entries, fds)) {
-		give_ring(c, svc_ring_size(a->entries));
-		session_error(c, SVC_ATTACH, request_id, NCCLSVC_NO_MEMORY,
+	const bool again = opcode == SVC_ATTACH_AGAIN;
+	if (!may_attach(s, c, opcode, request_id, a))
+		return;
+	const uint64_t bytes = svc_ring_size(a->entries);
+	if (again && !is_ring(c, request_id, a->entries, fd)) {
+		give_ring(c, bytes);
+		return;
+	}
+	if (!account_memory_left(c->account, bytes) ||
+	    !map_ring(c, a->entries,
+		      again ? fcntl(fd, F_DUPFD_CLOEXEC, 0)
+			    : svc_memfd_create("ncclsvc-ring", bytes, true),
+		      fds)) {
+		give_ring(c, bytes);
+		session_error(c, opcode, request_id, NCCLSVC_NO_MEMORY,
 			      "the daemon has no memory, or no file descriptors, for a ring");
 		return;
 	}
+	const int32_t writer = again ? writer_of(s->gpus, c->ring) : 0;
+	if (writer) {
+		unmap_ring(c, fds);
+		give_ring(c, bytes);
+		session_error(c, opcode, request_id, NCCLSVC_AGAIN,
+			      "process %d of the previous daemon has not exited", writer);
+		return;
+	}
+	begin_ring(c);
 	struct command cmd = {.kind = COMMAND_SESSION_RING, .session = c->slot};
 	cmd.ring.ring = c->ring;
 	cmd.ring.entries = c->entries;
@@ -138,7 +232,7 @@ void memory_attach(struct memory *s, struct session *c, uint32_t request_id,
 	cmd.ring.completion = c->completion;
 	scheduler_command(s->scheduler, &cmd);
 	struct svc_attach_reply r = {.size = c->ring_size, .entries = c->entries};
-	session_reply(c, SVC_ATTACH, request_id, &r, sizeof(r), fds, RING_FDS);
+	session_reply(c, opcode, request_id, &r, sizeof(r), fds, RING_FDS);
 	close(fds[2]);
 	if (s->gpus->ngpus)
 		c->ring_fd = fds[0]; /* workers need it, including later ones */

@@ -71,8 +71,9 @@ struct mapping {
 /* Reserves room for as many mappings of registered memory. Any thread may call failed, when
  * memory_fail is due. Returns 0 or -errno. */
 int memory_start(struct memory *s, uint64_t mappings, void (*failed)(void *arg), void *arg);
-void memory_attach(struct memory *s, struct session *c, uint32_t request_id,
-		   const struct svc_attach *a);
+/* ATTACH, or ATTACH_AGAIN, whose fd stays the caller's. */
+void memory_attach(struct memory *s, struct session *c, unsigned opcode, uint32_t request_id,
+		   const struct svc_attach *a, int fd);
 void memory_add(struct memory *s, struct session *c, uint32_t request_id,
 		const struct svc_region_add *r, int fd);
 void memory_remove(struct memory *s, struct session *c, uint32_t request_id,

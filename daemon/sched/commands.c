@@ -167,7 +167,7 @@ static void start_epoch(struct scheduler *sched, const struct command *cmd)
 		m->join = em->join;
 		set_handle(m->session, em->handle, c, (int32_t)k);
 		if (cmd->epoch_start.ends_with_daemon)
-			m->session->resumes = false;
+			m->session->resumes = m->session->left = false;
 		if (m->device >= 0)
 			timeline_reserve(m->session);
 	}
@@ -306,6 +306,17 @@ static bool cancel(struct scheduler *sched, const struct command *c)
 	return true;
 }
 
+/* ---- Shutting down ---- */
+
+static void drain(struct scheduler *sched)
+{
+	sched->draining = true;
+	sched->drain_ns = sched->now;
+	for (uint32_t i = 0; i < sched->config.sessions_max; i++)
+		if (sched->sessions[i])
+			sched->sessions[i]->left = sched->sessions[i]->resumes;
+}
+
 /* ---- Commands ---- */
 
 static bool end_epoch(struct scheduler *sched, const struct command *cmd)
@@ -351,6 +362,7 @@ static bool run_command(struct scheduler *sched, const struct command *c)
 		break;
 	case COMMAND_SESSION_RESUMES:
 		s->resumes = true;
+		s->left = sched->draining;
 		break;
 	case COMMAND_SESSION_DEL:
 		remove_session(sched, s);
@@ -381,7 +393,7 @@ static bool run_command(struct scheduler *sched, const struct command *c)
 		over = cancel(sched, c);
 		break;
 	case COMMAND_DRAIN:
-		sched->draining = true;
+		drain(sched);
 		break;
 	case COMMAND_PING:
 		sched->pinged = true;

@@ -393,7 +393,7 @@ uint32_t ingest_ring(struct scheduler *sched, struct sched_session *s)
 	const uint32_t entries = s->entries;
 	const uint64_t enough = sched->steps + STEP_SLICE;
 	uint32_t taken = 0;
-	if (s->after > sched->commands_run || (sched->draining && s->resumes))
+	if (s->after > sched->commands_run || s->left)
 		return 0;
 	/* In a group, prefetches the second record with the first. */
 	__builtin_prefetch(svc_record_slot(s->ring, entries, s->next + 1));

@@ -225,10 +225,14 @@ static void answer_ping(struct scheduler *sched)
 }
 
 /* Nothing runs, and all tasks that are left are of sessions that submit them to the next daemon. */
-static bool rest_survives(const struct scheduler *sched)
+static bool rest_survives(struct scheduler *sched)
 {
 	if (sched->jobs)
 		return false;
+	for (unsigned i = 0; i < TRANSPORTS; i++)
+		if (sched->polled & 1u << i && sched->config.transports[i]->runs &&
+		    sched->config.transports[i]->runs(sched))
+			return false;
 	for (uint32_t i = 0; i < sched->config.sessions_max; i++) {
 		const struct sched_session *s = sched->sessions[i];
 		if (s && s->tasks && !s->resumes)

@@ -287,7 +287,7 @@ static void resume(struct server *s, struct session *c, uint32_t request_id,
 	const bool left = m->kind == SVC_RESUME_LEFT;
 	if (m->kind < SVC_RESUME_SESSION || m->kind > SVC_RESUME_LEFT || m->reserved ||
 	    !m->number != !(comm || region) || !m->lineage != !(comm || left) ||
-	    m->lineage & SVC_LINEAGE_RESUMED || !c->ring) {
+	    (m->done && !comm) || m->lineage & SVC_LINEAGE_RESUMED || !c->ring) {
 		session_error(c, SVC_RESUME, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "unknown kind, a field is out of range, or the session has no ring");
 		return;
@@ -367,7 +367,8 @@ static void handle(struct server *s, struct session *c, const struct svc_header 
 		identify(c, h->request_id, body);
 		break;
 	case SVC_ATTACH:
-		memory_attach(&s->memory, c, h->request_id, body);
+	case SVC_ATTACH_AGAIN:
+		memory_attach(&s->memory, c, h->opcode, h->request_id, body, fds[0]);
 		break;
 	case SVC_REGION_ADD:
 		memory_add(&s->memory, c, h->request_id, body, fds[0]);

@@ -17,6 +17,7 @@ struct session_timelines {
 	uint32_t entries;
 	struct svc_timeline *host;
 	CUdeviceptr device; /* the same, as the GPU addresses it */
+	uint32_t gpu;	    /* this worker's place in the ring's header */
 };
 
 /* Identifies a cudaMalloc allocation of some process. It is a hash key, so it has no padding. */
@@ -52,8 +53,11 @@ void session_close(struct worker *w, uint32_t slot);
 void session_let_go(struct worker *w);
 /* Without a supervisor: clients that submit from now on are told that the daemon is lost. */
 void sessions_end(struct worker *w);
-/* Without a supervisor: releases all streams of clients that wait for this worker. */
+/* Without a supervisor: releases all streams of clients that wait for this worker, except those
+ * that the next daemon continues. */
 void sessions_release(struct worker *w);
+/* Whether the next daemon continues any session. */
+bool sessions_survive(struct worker *w);
 
 /* import.c */
 void import_open(struct worker *w, struct worker_message *m, int fd);

@@ -48,8 +48,10 @@ void session_open(struct worker *w, struct worker_message *m, int fd)
 		munmap(p, m->session.bytes);
 		return;
 	}
-	set_session(s,
-		    (struct session_timelines){p, m->session.bytes, m->session.entries, t, device});
+	const uint32_t gpu = m->session.gpu % SVC_RING_WORKERS;
+	atomic_store(&((struct svc_ring *)p)->workers[gpu], getpid());
+	set_session(s, (struct session_timelines){p, m->session.bytes, m->session.entries, t,
+						  device, gpu});
 }
 
 /* Its slot may get a new session before its timelines could be released. */
@@ -60,6 +62,8 @@ struct closed_session {
 
 static void let_go(struct worker *w, const struct session_timelines *s)
 {
+	int32_t own = getpid();
+	atomic_compare_exchange_strong(&((struct svc_ring *)s->ring)->workers[s->gpu], &own, 0);
 	worker_bad(w, cu.cuMemHostUnregister(s->host),
 		   "a session's timelines cannot be unmapped from the GPU");
 	munmap(s->ring, s->bytes);
@@ -103,6 +107,21 @@ static void end_ring(struct svc_ring *ring)
 	syscall(SYS_futex, &ring->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+static bool survives(const struct session_timelines *s)
+{
+	return s->ring && atomic_load(&((struct svc_ring *)s->ring)->survives);
+}
+
+bool sessions_survive(struct worker *w)
+{
+	bool any = false;
+	pthread_mutex_lock(&sessions_lock);
+	for (uint32_t slot = 0; slot < SVC_SESSIONS_MAX; slot++)
+		any = any || survives(&w->sessions[slot]);
+	pthread_mutex_unlock(&sessions_lock);
+	return any;
+}
+
 void sessions_end(struct worker *w)
 {
 	pthread_mutex_lock(&sessions_lock);
@@ -117,6 +136,8 @@ void sessions_release(struct worker *w)
 	pthread_mutex_lock(&sessions_lock);
 	for (uint32_t slot = 0; slot < SVC_SESSIONS_MAX; slot++) {
 		struct session_timelines *s = &w->sessions[slot];
+		if (survives(s))
+			continue;
 		for (uint32_t i = 0; s->ring && i < s->entries; i++) {
 			const struct svc_record *r = svc_record_slot(s->ring, s->entries, i);
 			if (r->flags & SVC_TASK_TIMELINE && r->timeline < SVC_TIMELINES)

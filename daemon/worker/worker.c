@@ -200,8 +200,8 @@ struct motion {
 	uint64_t completed, moved_ns;
 };
 
-/* After a nap: has a task ended within SUPERVISOR_LOST_STILL_NS? */
-static bool still_moves(const struct worker *w, struct motion *m)
+/* After a nap: has a task ended within that time? */
+static bool still_moves(const struct worker *w, struct motion *m, uint64_t within_ns)
 {
 	const struct timespec nap = {.tv_nsec = NAP_NS};
 	uint64_t sum = 0;
@@ -211,7 +211,7 @@ static bool still_moves(const struct worker *w, struct motion *m)
 	const uint64_t now = clock_now();
 	if (sum != m->completed || !m->moved_ns)
 		*m = (struct motion){sum, now};
-	return now - m->moved_ns < SUPERVISOR_LOST_STILL_NS;
+	return now - m->moved_ns < within_ns;
 }
 
 /* Each task that ends resets its timeline to its own value, since trainers' streams that continue
@@ -223,7 +223,7 @@ static void release_until_still(struct worker *w)
 	struct motion m = {0};
 	do
 		sessions_release(w);
-	while (still_moves(w, &m) && clock_now() < end_ns);
+	while (still_moves(w, &m, SUPERVISOR_LOST_STILL_NS) && clock_now() < end_ns);
 	sessions_release(w);
 }
 
@@ -234,7 +234,7 @@ static void *watch_supervisor(void *arg)
 	struct pollfd fd = {.fd = w->sock}; /* hang-ups only */
 	while (poll(&fd, 1, -1) < 0)
 		;
-	sleep(SUPERVISOR_LOST_SECONDS);
+	sleep(sessions_survive(w) ? SURVIVED_SECONDS : SUPERVISOR_LOST_SECONDS);
 	sessions_end(w);
 	release_until_still(w);
 	_exit(EXIT_FAILURE);
@@ -256,22 +256,29 @@ static bool all_completed(const struct worker *w)
 	return true;
 }
 
-/* Clients' streams are released when no kernel of this worker writes to their memory any more: when
- * all launches have completed; or when they have stopped moving, since another worker got fewer
- * launches, and this one will exit soon. watch_supervisor releases the streams after
- * SUPERVISOR_LOST_SECONDS, whatever is running. */
-static void end_without_supervisor(struct worker *w)
+static bool await_all(const struct worker *w, uint64_t still_ns)
 {
 	struct motion m = {0};
+	while (!all_completed(w) && still_moves(w, &m, still_ns))
+		;
+	return all_completed(w);
+}
+
+/* Clients' streams are released when no kernel of this worker writes to their memory any more: when
+ * all launches have completed; or when they have stopped moving, since another worker got fewer
+ * launches, and this one will exit soon. Those of sessions that the next daemon continues are not
+ * released, but get more time. watch_supervisor ends that, whatever is running. */
+static void end_without_supervisor(struct worker *w)
+{
 	sessions_end(w);
 	while (launch_next(w)) /* so that all workers run the same launches, if possible */
 		;
-	while (!all_completed(w) && still_moves(w, &m))
-		;
-	if (all_completed(w))
+	if (await_all(w, SUPERVISOR_LOST_STILL_NS))
 		sessions_release(w);
 	else
 		release_until_still(w);
+	if (sessions_survive(w))
+		await_all(w, SUPERVISOR_LOST_LONG_NS);
 }
 
 /* When memory is short, the kernel must kill a worker before the supervisor, which has lowered its

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/timings.h"
 #include "nvtx.h"
+#include "proto/done.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "worker.h"
@@ -273,6 +274,20 @@ static CUresult owe(struct worker *w, uint32_t slot, const struct launch *launch
 	return error;
 }
 
+/* A captured group: behind `done`, how many have ended. */
+static CUresult owe_ended(struct worker *w, uint32_t slot, const struct launch *launch)
+{
+	struct comm_slot *l = &w->slots[slot];
+	const struct session_timelines *s = &w->sessions[launch->session];
+	const CUdeviceptr address =
+		device_address(s, launch->timeline, offsetof(struct svc_timeline, ended));
+	const CUresult error = l->ntimelines == SLOT_WRITES ? tell(w, slot) : CUDA_SUCCESS;
+	l->done[l->ntimelines].operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+	l->done[l->ntimelines].address = address;
+	l->done[l->ntimelines++].value = (uint32_t)atomic_load(&s->host[launch->timeline].launched);
+	return error;
+}
+
 static CUresult after(struct worker *w, uint64_t begin, uint64_t end, uint32_t slot)
 {
 	CUresult error = CUDA_SUCCESS;
@@ -282,6 +297,8 @@ static CUresult after(struct worker *w, uint64_t begin, uint64_t end, uint32_t s
 			continue;
 		if (l->timeline)
 			error = owe(w, slot, l);
+		if (!error && l->flags & LAUNCH_CAPTURED && last_on_timeline(w, i, end))
+			error = owe_ended(w, slot, l);
 		w->slots[slot].due = l->seq;
 		w->slots[slot].ntasks++;
 	}
@@ -312,6 +329,48 @@ static bool is_usable(const struct worker *w, const struct launch *l)
 	       (!l->timeline || w->sessions[l->session].ring);
 }
 
+/* ---- What is launched, for the next daemon ---- */
+
+static uint64_t did(const struct comm_slot *slot, const struct launch *l)
+{
+	if (l->op == NCCLSVC_SEND)
+		return done_message(slot->rank, l->peer);
+	if (l->op == NCCLSVC_RECV)
+		return -done_message(l->peer, slot->rank);
+	return done_by_all(DONE_COLLECTIVES, slot->rank, slot->nranks);
+}
+
+static void note_captured(struct svc_timeline *t, const struct launch *l, uint64_t all)
+{
+	const uint64_t before = atomic_load(&t->did);
+	atomic_store(&t->did_before, before);
+	atomic_store(&t->did, before + all);
+	if (l->once)
+		atomic_store(&t->once, l->once);
+	atomic_fetch_add(&t->launched, 1);
+}
+
+/* The launches [begin, end) are about to run. */
+static void note(struct worker *w, uint64_t begin, uint64_t end)
+{
+	uint64_t all = 0; /* of a captured group, whose launches follow one another */
+	for (uint64_t i = begin; i < end; i++) {
+		const struct launch *l = launch_at(w, i);
+		if (!l->timeline || !is_usable(w, l))
+			continue;
+		struct svc_timeline *t = &w->sessions[l->session].host[l->timeline];
+		if (!(l->flags & LAUNCH_CAPTURED)) {
+			atomic_store_explicit(&t->launched, l->value, memory_order_relaxed);
+			continue;
+		}
+		all += did(&w->slots[l->slot], l);
+		if (last_on_timeline(w, i, end)) {
+			note_captured(t, l, all);
+			all = 0;
+		}
+	}
+}
+
 /* The NCCL calls of the launches [begin, end), one group. */
 static ncclResult_t calls(struct worker *w, uint64_t begin, uint64_t end)
 {
@@ -339,6 +398,7 @@ static void launch_group(struct worker *w, uint64_t begin, uint64_t end)
 			error = before(w, begin, end, launch_at(w, i)->slot);
 	nvtx_end();
 	nvtx_begin(names->op);
+	note(w, begin, end);
 	if (!error)
 		result = calls(w, begin, end);
 	nvtx_end();

@@ -48,7 +48,8 @@ struct launch {
 	uint32_t generation;	      /* also for LAUNCH_INIT */
 	uint64_t host;		      /* offset */
 	uint64_t stride, host_stride; /* distance between blocks */
-	uint8_t pad[24];
+	uint32_t once;		      /* its captured group, if that runs only once; or 0 */
+	uint8_t pad[20];
 };
 static_assert(sizeof(struct launch) == 128, "launch");
 

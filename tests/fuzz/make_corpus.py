@@ -10,6 +10,7 @@ SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
 WORLD, JOIN_CANCEL, STAGING, ABORT, IDENTIFY, DESCRIBE, REFUSED_BY_LIBRARY = 19, 27, 28, 30, 31, 32, 33
 DRAIN = 38
 SHARES, SHARE, SHARED, SHARED_PART, RESUME, CONTROLS = 34, 35, 36, 37, 39, 41
+ATTACH_AGAIN = 42
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
 PLAN_FILE = 6  # the kind of fd for plans
@@ -45,6 +46,7 @@ def split(key, label=b""):
 BODIES = {
     "hello": (HELLO, struct.pack("=HHI48s", 1, 1, 0, b"seed")),
     "attach": (ATTACH, struct.pack("=II", 16, 0)),
+    "attach_again": (ATTACH_AGAIN, struct.pack("=II", 16, 0)),
     "region_add": (REGION_ADD, struct.pack("=QII", 65536, 0, 0)),
     "region_del": (REGION_DEL, struct.pack("=II", 1, 0)),
     "join": (JOIN, join(2, 0)),
@@ -61,10 +63,10 @@ BODIES = {
     "share": (SHARE, struct.pack("=IIII", 1, 1, 0, 1)),
     "shared": (SHARED, struct.pack("=IIQ", 1, 0, 0)),
     "shared_part": (SHARED_PART, struct.pack("=IIQ", 1, 0, 0)),
-    "resume_session": (RESUME, struct.pack("=IIII", 1, 0, 0, 0)),
-    "resume_region": (RESUME, struct.pack("=IIII", 2, 3, 0, 0)),
+    "resume_session": (RESUME, struct.pack("=IIIIQ", 1, 0, 0, 0, 0)),
+    "resume_region": (RESUME, struct.pack("=IIIIQ", 2, 3, 0, 0, 0)),
     "controls": (CONTROLS, bytes(8)),
-    "resume_comm": (RESUME, struct.pack("=IIII", 3, 2, 7, 0)),
+    "resume_comm": (RESUME, struct.pack("=IIIIQ", 3, 2, 7, 0, 5)),
     "identify": (IDENTIFY, struct.pack("=64s", b"slurm 1234.0")),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),
     "list_operations": (LIST, struct.pack("=IIQ", 11, 0, 0)),
@@ -79,7 +81,7 @@ BODIES = {
 def decoder():
     for name, (opcode, body) in BODIES.items():
         header = struct.pack("=IHHIi", 16 + len(body), opcode, 0, 1, 0)
-        nfds = 1 if opcode in (REGION_ADD, PLAN_COMMIT, CONTROLS) else 0
+        nfds = 1 if opcode in (REGION_ADD, PLAN_COMMIT, CONTROLS, ATTACH_AGAIN) else 0
         write("fuzz_decoder", name, bytes([nfds, 1, 0]) + header + body)
     for name, op in OPS.items():
         has_peer = name in ("broadcast", "reduce", "gather", "scatter", "send", "recv")

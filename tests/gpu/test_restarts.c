@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sessions on GPUs survive a restart of their daemon, in good order or by SIGKILL: kernels run on,
- * and the next daemon continues the communicators. */
+ * workers finish what they have, and the next daemon continues the communicators. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,8 +12,9 @@
 
 #define LARGE_BYTES ((size_t)2 << 20)
 #define WORDS	    (LARGE_BYTES / sizeof(uint32_t))
-#define WITHIN	    5000 /* ms */
-#define PROGRESS    5	 /* iterations of each rank between two restarts */
+#define HUGE	    (LARGE / sizeof(uint32_t)) /* words, too many for kernels */
+#define WITHIN	    5000		       /* ms */
+#define PROGRESS    5			       /* iterations of each rank between two restarts */
 
 enum word { READY = 1, GO };
 
@@ -36,6 +37,8 @@ struct work {
 	struct rank part; /* of the ranks in reverse order */
 	CUdeviceptr small, large, sent, received;
 	CUgraphExec graph;
+	CUdeviceptr huge; /* 0: kernels do everything */
+	CUgraphExec huge_graph;
 };
 
 static uint32_t sum_of(const struct rank *r, uint32_t round)
@@ -124,9 +127,28 @@ static void work_open(struct work *w, struct client *c)
 	meeting_sum(&w->m, w->large);
 }
 
+/* On NCCL, beside small ones in kernels: submitted, in a graph, and both without a pause. */
+static void huge_sums(struct work *w, uint32_t round)
+{
+	struct rank *r = &w->m.r;
+	const uint32_t n = (uint32_t)r->n;
+	fill(r, w->huge, round, HUGE);
+	fill(r, w->small, round, SMALL);
+	kernels_sum(r, w->huge, HUGE);
+	kernels_sum(r, w->small, SMALL);
+	graph_launch(w->huge_graph, r->stream);
+	kernels_sum(r, w->huge, HUGE);
+	graph_launch(w->huge_graph, r->stream);
+	rank_sync(r);
+	gpu_check(w->huge, n * n * n * sum_of(r, round), HUGE, "the huge sum");
+	gpu_check(w->small, n * n * sum_of(r, round), SMALL, "the sum beside it");
+}
+
 static void iterate(struct work *w, uint32_t round)
 {
 	sums(w, round);
+	if (w->huge)
+		huge_sums(w, round);
 	messages(w, round);
 	fresh_memory(w, round);
 	fill(&w->part, w->small, round, SMALL);
@@ -171,14 +193,29 @@ static void check_whole(struct work *w)
 static void work_close(struct work *w)
 {
 	graph_destroy(w->graph);
+	if (w->huge)
+		graph_destroy(w->huge_graph);
 	CHECK_OK(ncclsvc_comm_leave(w->part.comm));
 	meeting_close(&w->m);
 }
 
-static void working_rank(struct client *c)
+static void huge_open(struct work *w)
 {
-	struct work w;
+	struct rank *r = &w->m.r;
+	CHECK_CU(cu.cuMemAlloc(&w->huge, LARGE));
+	graph_begin(r->stream);
+	graph_sum(r, w->huge, HUGE);
+	graph_sum(r, w->small, SMALL);
+	w->huge_graph = graph_end(r->stream);
+	huge_sums(w, 0); /* starts the workers */
+}
+
+static void work(struct client *c, bool huge)
+{
+	struct work w = {0};
 	work_open(&w, c);
+	if (huge)
+		huge_open(&w);
 	const int fds = open_fds(getpid());
 	say(c, READY);
 	for (uint32_t round = 0; !agree_to_stop(&w); round++) {
@@ -189,6 +226,22 @@ static void working_rank(struct client *c)
 	check_whole(&w);
 	CHECK_EQ(open_fds(getpid()), fds);
 	work_close(&w);
+}
+
+static void working_rank(struct client *c)
+{
+	work(c, false);
+}
+
+static void mixed_rank(struct client *c)
+{
+	work(c, true);
+}
+
+static void nccl_rank(struct client *c)
+{
+	setenv("NCCLSVC_PEER", "0", 1);
+	work(c, false);
 }
 
 static void await_progress(int n)
@@ -247,6 +300,16 @@ static int rounds(int all, int quick)
 static void test_work(void)
 {
 	run(working_rank, 2, rounds(20, 6));
+}
+
+static void test_mixed(void)
+{
+	run(mixed_rank, 2, rounds(20, 6));
+}
+
+static void test_nccl(void)
+{
+	run(nccl_rank, 2, rounds(20, 6));
 }
 
 static void test_work_4(void)
@@ -403,7 +466,7 @@ static ncclsvc_result sum_on_nccl(struct rank *r, CUdeviceptr p, ncclsvc_task *t
 }
 
 /* Rank 0's operation on NCCL waits for rank 1's as the daemon is killed. */
-static void nccl_rank(struct client *c)
+static void pending_rank(struct client *c)
 {
 	struct rank r;
 	CUdeviceptr p;
@@ -413,21 +476,16 @@ static void nccl_rank(struct client *c)
 		CHECK_OK(sum_on_nccl(&r, p, &task));
 	say(c, READY);
 	CHECK_EQ(hear(c), GO);
-	if (task)
-		CHECK_RESULT(ncclsvc_wait(r.session, task, WAIT_MS), NCCLSVC_DAEMON_LOST);
-	await_end(&r, r.rank ? NCCLSVC_PEER_GONE : NCCLSVC_DAEMON_LOST,
-		  r.rank ? "a member had left it" : "operations on NCCL were pending");
-	stage("rejoining");
-	CHECK_OK(ncclsvc_comm_rejoin(r.comm, WAIT_MS));
-	rank_check_usable(&r);
-	CHECK_OK(sum_on_nccl(&r, p, &task));
+	if (r.rank)
+		CHECK_OK(sum_on_nccl(&r, p, &task));
 	rank_wait(&r, task);
+	rank_check_usable(&r);
 	rank_close(&r);
 }
 
-static void test_nccl(void)
+static void test_pending(void)
 {
-	run_lost(nccl_rank, "20000", start_again_for);
+	run_lost(pending_rank, "20000", start_again_for);
 }
 
 /* Rank 1 dies while there is no daemon, and rank 0's kernel waits for it. */
@@ -543,7 +601,9 @@ const struct gpu_test restart_tests[] = {
 	{"restarts/work", test_work, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/joining", test_joining, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/dropin", test_dropin, 2, 120, TEST_QUICK | TEST_ONE_NODE},
-	{"restarts/nccl", test_nccl, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"restarts/mixed", test_mixed, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"restarts/nccl", test_nccl, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"restarts/pending", test_pending, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/death", test_death, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/later", test_later, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/lost", test_lost, 2, 60, TEST_QUICK | TEST_ONE_NODE},

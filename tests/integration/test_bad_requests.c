@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Well-formed requests and records with values that no client should send. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "bystanders.h"
 #include "harness_raw.h"
+#include "proto/fdio.h"
 
 struct scene {
 	struct daemon d;
@@ -351,6 +354,83 @@ static void a_region_in_use_is_busy(void **state)
 	daemon_stop(&d);
 }
 
+/* ---- The memory of a session that has come back ---- */
+
+static void memory_refused(const struct daemon *d, int fd, ncclsvc_result result, const char *text)
+{
+	struct raw r;
+	const struct svc_attach attach = {.entries = 16};
+	raw_open(&r, d);
+	raw_refused(&r, SVC_ATTACH_AGAIN, &attach, sizeof(attach), &fd, 1, result, text);
+	raw_attach(&r, 16); /* the session is as it was */
+	raw_close(&r);
+}
+
+static int memory_of(size_t bytes, int seals)
+{
+	const int fd = svc_memfd_create("memory", bytes, false);
+	CHECK(fd >= 0);
+	CHECK(!seals || !fcntl(fd, F_ADD_SEALS, seals));
+	return fd;
+}
+
+static void forged_memory_is_refused(void **state)
+{
+	struct daemon d;
+	const size_t bytes = svc_ring_size(16);
+	const int file = open("/dev/zero", O_RDWR | O_CLOEXEC);
+	const int whole = memory_of(bytes, 0), shorter = memory_of(bytes - SVC_PAGE, 0),
+		  longer = memory_of(bytes + SVC_PAGE, 0), closed = memory_of(bytes, F_SEAL_WRITE);
+	(void)state;
+	daemon_start(&d, NULL);
+	memory_refused(&d, file, NCCLSVC_INVALID_ARGUMENT, "not a memfd");
+	memory_refused(&d, shorter, NCCLSVC_INVALID_ARGUMENT, "smaller");
+	memory_refused(&d, longer, NCCLSVC_INVALID_ARGUMENT, "not a ring of 16 entries");
+	memory_refused(&d, closed, NCCLSVC_INVALID_ARGUMENT, "sealed against writing");
+	struct raw r;
+	const struct svc_attach odd = {.entries = 17};
+	raw_open(&r, &d);
+	raw_refused(&r, SVC_ATTACH_AGAIN, &odd, sizeof(odd), &whole, 1, NCCLSVC_INVALID_ARGUMENT,
+		    "power of two");
+	raw_close(&r);
+	svc_close_fds((int[]){file, whole, shorter, longer, closed}, 5);
+	daemon_stop(&d);
+}
+
+/* The memory says which processes may still write to it. */
+static void memory_waits_for_its_writers(void **state)
+{
+	struct daemon d, other;
+	struct raw r;
+	struct raw_reply reply;
+	const struct svc_attach attach = {.entries = 16};
+	const size_t bytes = svc_ring_size(16);
+	const int fd = memory_of(bytes, 0);
+	struct svc_ring *ring = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	(void)state;
+	CHECK(ring != MAP_FAILED);
+	daemon_start(&d, NULL);
+	daemon_start(&other, NULL);
+	raw_open(&r, &d);
+	ring->daemon = other.pid;
+	raw_refused(&r, SVC_ATTACH_AGAIN, &attach, sizeof(attach), &fd, 1, NCCLSVC_AGAIN,
+		    "has not exited");
+	ring->daemon = getpid(); /* it is no daemon's process */
+	ring->workers[SVC_RING_WORKERS - 1] = other.pid;
+	raw_refused(&r, SVC_ATTACH_AGAIN, &attach, sizeof(attach), &fd, 1, NCCLSVC_AGAIN,
+		    "has not exited");
+	ring->workers[0] = INT32_MIN;
+	daemon_stop(&other);
+	raw_call(&r, SVC_ATTACH_AGAIN, &attach, sizeof(attach), &fd, 1, &reply);
+	CHECK_EQ(reply.header.result, 0);
+	CHECK_EQ(ring->daemon, d.pid);
+	svc_close_fds(reply.fds, 3);
+	raw_close(&r);
+	munmap(ring, bytes);
+	close(fd);
+	daemon_stop(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -361,6 +441,8 @@ int main(void)
 		TEST(a_bad_record_fails_its_whole_group),
 		TEST(a_group_has_its_limit),
 		TEST(a_region_in_use_is_busy),
+		TEST(forged_memory_is_refused),
+		TEST(memory_waits_for_its_writers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

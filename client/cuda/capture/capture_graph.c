@@ -112,8 +112,7 @@ unsigned ncclsvc_comm_graphs(ncclsvc_comm *comm)
 static bool is_broken_off(const struct capture *c)
 {
 	if (c->groups.timeline &&
-	    atomic_load(
-		    &svc_timelines(c->groups.page->connection->ring)[c->groups.timeline].done) >=
+	    atomic_load(&c->groups.page->timelines[c->groups.timeline].done) >=
 		    SVC_CAPTURED_GROUP_DEAD)
 		return true;
 	const struct peer_control *control = control_of(c);

@@ -2,6 +2,7 @@
 #include "captured_group.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/deadline_clock.h"
 #include "base/error.h"
@@ -20,8 +21,11 @@ struct captured_group {
 	struct captured_group *next;
 	struct capture *capture;
 	uint32_t number;
-	atomic_bool gone; /* the graph is gone */
-	bool forgotten;	  /* the daemon is gone, or has forgotten the group */
+	atomic_bool gone;	    /* the graph is gone */
+	bool forgotten;		    /* the daemon is gone, or has forgotten the group */
+	uint32_t kept_by;	    /* the connection to whose daemon it was last sent again */
+	struct svc_record *records; /* those that the daemon keeps, for the next daemon */
+	unsigned nrecords;
 	unsigned nentries;
 	uint16_t entries[]; /* of its operations' regions, from 1 */
 };
@@ -71,6 +75,12 @@ static void unpin(ncclsvc_session *s, struct captured_group *group)
 	group->forgotten = true;
 }
 
+static void group_free(struct captured_group *group)
+{
+	free(group->records);
+	free(group);
+}
+
 bool captured_groups_due(ncclsvc_session *s, struct capture *c, uint64_t clock)
 {
 	if (!c || c->groups.due_clock == clock)
@@ -101,7 +111,7 @@ void captured_groups_sweep(ncclsvc_session *s, struct capture *c)
 			return;
 		unpin(s, group);
 		*link = group->next;
-		free(group);
+		group_free(group);
 		c->groups.swept++;
 	}
 }
@@ -118,7 +128,7 @@ void captured_groups_free(struct capture *c)
 	while (c->groups.first) {
 		struct captured_group *group = c->groups.first;
 		c->groups.first = group->next;
-		free(group);
+		group_free(group);
 	}
 	if (c->groups.page)
 		atomic_fetch_or_explicit(&c->groups.page->given, UINT64_C(1) << c->groups.timeline,
@@ -172,10 +182,16 @@ static struct captured_group *captured_group_new(ncclsvc_session *s, struct op *
 {
 	struct capture *c = ops->comm->capture;
 	struct captured_group *group = malloc(sizeof(*group) + 2 * n * sizeof(group->entries[0]));
-	if (!group)
+	struct svc_record *records = malloc(n * sizeof(*records));
+	if (!group || !records) {
+		free(group);
+		free(records);
 		return NULL;
-	*group = (struct captured_group){
-		.next = c->groups.first, .capture = c, .number = next_number(c, graph)};
+	}
+	*group = (struct captured_group){.next = c->groups.first,
+					 .capture = c,
+					 .number = next_number(c, graph),
+					 .records = records};
 	for (unsigned i = 0; i < 2 * n; i++) {
 		const uint16_t entry = ops[i / 2].regions.entries[i % 2];
 		if (!entry)
@@ -191,12 +207,24 @@ static struct captured_group *captured_group_new(ncclsvc_session *s, struct op *
 	return group;
 }
 
+static struct svc_timeline *words_of(const struct capture *c)
+{
+	return &c->groups.page->timelines[c->groups.timeline];
+}
+
+/* Locked; yields. */
+static ncclsvc_result submit(ncclsvc_session *s, const struct svc_record *r)
+{
+	struct call call = {.fd = -1};
+	return call_run(s, &call, SVC_SUBMIT, r, -1, deadline_in(REQUEST_MS));
+}
+
 /* Locked; yields. */
 static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
 			   const struct capture_position *at)
 {
 	const struct capture *c = op->comm->capture;
-	struct call call = {.fd = -1};
+	struct captured_group *group = op->kept.group;
 	struct svc_record r = op->record;
 	r.comm = op->comm->handle;
 	r.epoch = op->comm->epoch;
@@ -205,9 +233,11 @@ static ncclsvc_result send(ncclsvc_session *s, const struct op *op,
 	r.value = op->kept.number;
 	r.graph = at->graph;
 	r.graph_place = at->operation;
-	atomic_store(&svc_timelines(c->groups.page->connection->ring)[r.timeline].captured_groups,
-		     1);
-	return call_run(s, &call, SVC_SUBMIT, &r, -1, deadline_in(REQUEST_MS));
+	atomic_store(&words_of(c)->captured_groups, SVC_CAPTURED_USED);
+	const ncclsvc_result result = submit(s, &r);
+	if (!result)
+		group->records[group->nrecords++] = r;
+	return result;
 }
 
 /* No graph will contain this group, but its number follows those of a graph, whose launches must
@@ -324,4 +354,101 @@ void captured_groups_number(struct op *ops, unsigned n)
 		ops[i].record.value = ops[i].kept.number;
 		ops[i].record.flags |= SVC_TASK_TIMELINE | SVC_TASK_CAPTURED_GROUP;
 	}
+}
+
+/* ---- After a restart of the daemon ---- */
+
+/* The group that has not run: the newest launch waits on the GPU for a stream that has not reached
+ * it. */
+static bool waits_ahead(const struct svc_timeline *t, uint32_t launched)
+{
+	return atomic_load(&t->taken_launch) != launched &&
+	       !(atomic_load(&t->ready) && !atomic_load(&t->go));
+}
+
+bool captured_groups_settle(const struct capture *c, uint64_t *done)
+{
+	if (!c || !c->groups.timeline)
+		return true;
+	struct svc_timeline *t = words_of(c);
+	const uint64_t launches = atomic_load(&t->launched);
+	const uint32_t launched = (uint32_t)launches, ended = atomic_load(&t->ended);
+	if (atomic_load(&t->done) >= SVC_CAPTURED_GROUP_DEAD)
+		return false;
+	if (launched == ended) {
+		/* The daemon has taken the number, and launched nothing; or a launch has run before
+		 * the daemon saw its number. */
+		if (atomic_load(&t->taken) && atomic_load(&t->taken_launch) == launched + 1)
+			atomic_store(&t->ready, atomic_load(&t->taken));
+		else if (atomic_load(&t->ready) && !atomic_load(&t->go))
+			atomic_store(&t->ready, 0);
+	} else if (launched == ended + 1 && waits_ahead(t, launched)) {
+		atomic_store(&t->launched, launches - 1);
+		atomic_store(&t->did, atomic_load(&t->did_before));
+	} else {
+		return false;
+	}
+	atomic_store(&t->taken, 0);
+	atomic_store(&t->taken_launch, atomic_load(&t->ended));
+	*done += atomic_load(&t->did);
+	return true;
+}
+
+bool captured_group_ran(const struct capture *c, uint64_t number)
+{
+	const struct svc_timeline *t = words_of(c);
+	const uint32_t once = atomic_load(&t->once);
+	return once && (int32_t)(once - (uint32_t)number) >= 0;
+}
+
+/* Another thread may free groups meanwhile, but not those of live graphs. */
+static struct captured_group *next_to_keep(struct capture *c, uint32_t connections)
+{
+	struct captured_group *group = c->groups.first;
+	while (group && (group->kept_by == connections || group->forgotten ||
+			 atomic_load_explicit(&group->gone, memory_order_acquire)))
+		group = group->next;
+	return group;
+}
+
+static ncclsvc_result keep_again(ncclsvc_session *s, const ncclsvc_comm *comm,
+				 const struct captured_group *group)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	const unsigned n = group->nrecords;
+	struct svc_record *records = malloc((n ? n : 1) * sizeof(*records));
+	if (!records)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	memcpy(records, group->records, n * sizeof(*records));
+	for (unsigned i = 0; !r && i < n; i++) {
+		records[i].epoch = comm->epoch;
+		r = submit(s, &records[i]);
+	}
+	free(records);
+	return r;
+}
+
+ncclsvc_result captured_groups_again(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	struct capture *c = comm->capture;
+	struct captured_group *group;
+	const uint32_t connections = session_connections(s);
+	ncclsvc_result r = NCCLSVC_OK;
+	c->connections = connections;
+	if (!c->groups.timeline)
+		return NCCLSVC_OK;
+	c->refs++;
+	atomic_store(&words_of(c)->captured_groups, SVC_CAPTURED_PARTLY);
+	while (!r && (group = next_to_keep(c, connections))) {
+		group->kept_by = connections;
+		r = keep_again(s, comm, group);
+	}
+	capture_unref(c);
+	return r;
+}
+
+void captured_groups_go_on(const struct capture *c)
+{
+	if (c && c->groups.timeline)
+		atomic_store(&words_of(c)->captured_groups, SVC_CAPTURED_USED);
 }

@@ -51,6 +51,19 @@ void captured_groups_forget(ncclsvc_session *s, struct capture *c);
 /* Frees the captured groups together with c, and gives their timeline back. */
 void captured_groups_free(struct capture *c);
 
+/* After a restart of the daemon: makes the timeline's words show what the next daemon has to do,
+ * and adds to *done what has run (proto/done.h). False: an operation is half done, or has failed.
+ * c can be NULL. Locked. */
+bool captured_groups_settle(const struct capture *c, uint64_t *done);
+/* Whether the operation outside graphs with that number has run. */
+bool captured_group_ran(const struct capture *c, uint64_t number);
+/* Has the next daemon keep the captured groups, in the epoch that continues. The communicator has a
+ * capture. Locked; yields. */
+ncclsvc_result captured_groups_again(ncclsvc_session *s, const ncclsvc_comm *comm);
+/* Its tasks outside graphs have been submitted, too: streams may start all of them. c can be NULL.
+ * Locked. */
+void captured_groups_go_on(const struct capture *c);
+
 /* ---- captured_group_stream.c ---- */
 
 /* A captured group's phases on a stream: the operations start; the stream waits for their end. */

@@ -151,11 +151,6 @@ ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm)
 
 /* ---- After a restart of the daemon ---- */
 
-bool peer_survives(const ncclsvc_comm *comm)
-{
-	return comm->peer && comm->peer_bytes && !comm->capture->groups.timeline;
-}
-
 void peer_beat(const struct peer *p)
 {
 	if (peer_is_open(p))
@@ -176,8 +171,6 @@ static ncclsvc_result memory_again(ncclsvc_session *s, const ncclsvc_comm *comm,
 static void numbers_renew(ncclsvc_session *s, ncclsvc_comm *comm, const struct peer *p)
 {
 	p->capture->connections = session_connections(s);
-	for (unsigned i = 0; comm->redops && i < SVC_REDOPS_MADE; i++)
-		comm->redops[i].number = 0;
 	for (uint64_t n = tasks_first_pending(&s->tasks); n < s->tasks.next; n++) {
 		struct slot *slot = task_slot(&s->tasks, n);
 		if (slot->number == n && slot->peer == p)

@@ -26,13 +26,10 @@ static inline uint16_t peer_out_of_reach(const struct peer *p)
 }
 /* After JOIN or SPLIT: maps the other members' memory, or drops what the epoch does not use. */
 ncclsvc_result peer_open(ncclsvc_session *s, ncclsvc_comm *comm);
-/* Whether the member's part in the epoch lies in its kernels alone, which need no daemon, so that
- * the epoch can be continued with the next one. Locked. */
-bool peer_survives(const ncclsvc_comm *comm);
 /* Before the JOIN that continues the epoch: hands the memory that the kernels share to the next
  * daemon. Locked; yields. */
 ncclsvc_result peer_resume(ncclsvc_session *s, ncclsvc_comm *comm);
-/* After it: says again what the member shares. Locked; yields. */
+/* After it: says again what the member shares. comm->peer can be NULL. Locked; yields. */
 ncclsvc_result peer_resumed(ncclsvc_session *s, ncclsvc_comm *comm);
 /* Writes the heartbeat while there is no daemon, so that waiting kernels do not give up. Locked. */
 void peer_beat(const struct peer *p);

@@ -107,6 +107,9 @@ struct transport {
 	 * while the bit of the transport's kind is set in e->polled: the transport sets it while it
 	 * has running work, and clears it afterwards. */
 	bool (*poll)(struct scheduler *sched);
+	/* Whether tasks run that a daemon that shuts down must wait for, although their sessions
+	 * are left to the next one. */
+	bool (*runs)(struct scheduler *sched);
 	/* A command about GPUs or their workers, which is passed to all transports. */
 	void (*command)(struct scheduler *sched, const struct command *cmd);
 	/* The scheduler and its pool have ended: frees the contents of the state. */

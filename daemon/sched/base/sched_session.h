@@ -43,8 +43,10 @@ struct line {
 	struct comm *comm;	     /* of the captured groups */
 	const struct member *member; /* whose they are */
 	uint64_t arrived_ns;	     /* when the stream reached the newest of them */
-	uint64_t seen;	/* 1 + the commands queued when a number was first seen; 0: none */
-	uint64_t ahead; /* the captured group that was started before its input was ready; or 0 */
+	uint64_t seen;	 /* 1 + the commands queued when a number was first seen; 0: none */
+	uint64_t ahead;	 /* the captured group that was started before its input was ready; or 0 */
+	uint64_t newest; /* the captured group that was launched last */
+	uint32_t launched; /* how many were */
 };
 
 /* All sessions of one tenant. Users take turns, so none waits longer than one turn of each other
@@ -88,7 +90,8 @@ struct sched_session {
 	uint32_t members; /* handles with a communicator */
 	uint64_t spoiled; /* the last epoch end that has checked its group */
 
-	bool resumes;	 /* its client submits what has not run to the next daemon */
+	bool resumes; /* its client submits what has not run to the next daemon */
+	bool left;    /* the daemon shuts down, and leaves its tasks and streams to the next one */
 	uint64_t waited; /* the number of the record that has waited for commands */
 	uint32_t slot, id;
 	int32_t pid;

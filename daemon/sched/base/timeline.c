@@ -132,6 +132,8 @@ void timeline_ended(const struct task *t, bool well)
 void timeline_landed(const struct task *t)
 {
 	t->session->lines[t->record.timeline].in_flight--;
+	if (t->session->left)
+		return;
 	/* The GPU may just have written a smaller value than its stream was told. */
 	if (t->tombstone || (t->record.flags & SVC_TASK_CAPTURED_GROUP &&
 			     t->session->lines[t->record.timeline].owed >= SVC_CAPTURED_GROUP_DEAD))
@@ -163,7 +165,8 @@ void timeline_refused(const struct sched_session *s, const struct svc_record *r)
 
 void timeline_kill(const struct sched_session *s, uint32_t timeline)
 {
-	owe(s, timeline, SVC_CAPTURED_GROUP_DEAD, &(struct ending){0});
+	if (!s->left)
+		owe(s, timeline, SVC_CAPTURED_GROUP_DEAD, &(struct ending){0});
 }
 
 void timeline_release(struct comm *c)
@@ -172,7 +175,7 @@ void timeline_release(struct comm *c)
 	c->released = true;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		DL_FOREACH (c->members[k].in_flight, t)
-			if (t->record.timeline)
+			if (t->record.timeline && !t->session->left)
 				end(t->session, &t->record,
 				    &(struct ending){.member = t->member,
 						     .task = t,
@@ -193,7 +196,7 @@ bool timeline_input_there(const struct task *t)
 void timeline_release_input(const struct task *t)
 {
 	const struct svc_record *r = &t->record;
-	if (!r->timeline)
+	if (!r->timeline || t->session->left)
 		return;
 	struct svc_timeline *words = &svc_timelines(t->session->ring)[r->timeline];
 	if (r->flags & SVC_TASK_CAPTURED_GROUP)
@@ -207,7 +210,7 @@ void timeline_release_input(const struct task *t)
 void timeline_let_go(struct sched_session *s, uint32_t timeline)
 {
 	struct line *l = &s->lines[timeline];
-	if (l->comm || l->captured_tasks || l->in_flight)
+	if (l->comm || l->captured_tasks || l->in_flight || s->left)
 		return;
 	l->seen = 0;
 	atomic_store(&svc_timelines(s->ring)[timeline].captured_groups, 0);

@@ -86,6 +86,11 @@ static void insert(struct scheduler *sched, const struct task *of, struct captur
 	struct line *l = &of->session->lines[of->record.timeline];
 	if (!l->captured_groups && !of->comm->captured_timelines++)
 		count(sched, of->comm, 1);
+	if (!l->comm) {
+		l->launched =
+			(uint32_t)atomic_load(&words(of->session, of->record.timeline)->launched);
+		l->newest = 0;
+	}
 	l->comm = of->comm;
 	l->member = of->member;
 	HASH_ADD(hh, l->captured_groups, number, sizeof(t->number), t);
@@ -338,7 +343,7 @@ static void start_ahead(struct scheduler *sched, struct sched_session *s, uint32
 	struct line *l = &s->lines[timeline];
 	const struct captured_group *t = find(s, timeline, value);
 	ncclsvc_status why;
-	if (!t || !t->kept || shares_gpus(sched, l->comm))
+	if (!t || !t->kept || s->left || shares_gpus(sched, l->comm))
 		return;
 	l->ahead = value;
 	if (!start(sched, s, t, &why))
@@ -395,13 +400,22 @@ static void arrive(struct scheduler *sched, struct sched_session *s, uint32_t ti
 		release(sched, s, timeline, t);
 }
 
+/* For the next daemon: which group's number has been taken, and which launch runs it. */
+static void note_taken(struct svc_timeline *t, const struct line *l, uint64_t value)
+{
+	const bool is_launched = l->ahead == value && l->newest == value;
+	atomic_store(&t->taken_launch, l->launched + !is_launched);
+	atomic_store(&t->taken, (uint32_t)value);
+}
+
 static bool look(struct scheduler *sched, struct sched_session *s, uint32_t timeline)
 {
 	struct line *l = &s->lines[timeline];
 	_Atomic uint64_t *ready = &words(s, timeline)->ready;
 	const uint64_t value = atomic_load_explicit(ready, memory_order_acquire);
 	uint64_t seen = value;
-	if (!value)
+	if (!value || s->left ||
+	    atomic_load(&words(s, timeline)->captured_groups) == SVC_CAPTURED_PARTLY)
 		return false;
 	/* Deletions that the trainer sent before it launched the graph are queued. */
 	if (!l->seen)
@@ -415,6 +429,7 @@ static bool look(struct scheduler *sched, struct sched_session *s, uint32_t time
 	}
 	/* The stream writes the next number when these have run, which may be now for tasks
 	 * launched ahead. */
+	note_taken(words(s, timeline), l, value);
 	atomic_compare_exchange_strong(ready, &seen, 0);
 	arrive(sched, s, timeline, value);
 	l->seen = 0;

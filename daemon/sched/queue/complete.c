@@ -268,16 +268,16 @@ static void tell(struct scheduler *sched, struct task *t, const ncclsvc_status *
 }
 
 /* While the daemon shuts down, the failure is only its own: the next daemon gets the task again. */
-static bool survives(const struct scheduler *sched, const struct sched_session *s, int result)
+static bool survives(const struct sched_session *s, int result)
 {
-	return result && sched->draining && s->resumes;
+	return result && s->left;
 }
 
 /* For tasks by socket, on a stream, or with a result other than success. */
 static __attribute__((noinline)) void complete_in_full(struct scheduler *sched, struct task *t,
 						       const ncclsvc_status *how)
 {
-	if (survives(sched, t->session, how->result))
+	if (survives(t->session, how->result))
 		return;
 	tell(sched, t, how);
 	if (t->record.timeline)
@@ -308,7 +308,7 @@ void complete_refused(struct scheduler *sched, struct sched_session *s,
 		      const struct svc_record *record, uint32_t request_id, bool by_socket,
 		      const ncclsvc_status *why, const char *text)
 {
-	if (survives(sched, s, why->result))
+	if (survives(s, why->result))
 		return;
 	table_count(&sched->table.failed, 1);
 	table_count(&sched->table.completed, 1);

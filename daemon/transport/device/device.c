@@ -28,12 +28,20 @@ struct launch *device_next_slot(struct device *d)
 void device_ring(struct scheduler *sched)
 {
 	const uint64_t one = 1;
+	uint32_t rung = 0; /* bitmap */
+	/* If the daemon is killed between two of these stores, an operation is launched on some
+	 * ranks only. So nothing else comes between them. */
 	for (uint32_t i = 0; i < SCHEDULER_DEVICES; i++) {
 		struct device *d = &sched->devices[i];
 		if (!d->queue ||
 		    atomic_load_explicit(&d->queue->head, memory_order_relaxed) == d->head)
 			continue;
-		atomic_store(&d->queue->head, d->head);
+		atomic_store_explicit(&d->queue->head, d->head, memory_order_release);
+		rung |= 1u << i;
+	}
+	atomic_thread_fence(memory_order_seq_cst);
+	for (; rung; rung &= rung - 1) {
+		const struct device *d = &sched->devices[__builtin_ctz(rung)];
 		if (!atomic_load(&d->queue->asleep))
 			continue;
 		ssize_t n = write(d->doorbell, &one, sizeof(one));

@@ -124,6 +124,25 @@ bool nccl_poll(struct scheduler *sched)
 	return any;
 }
 
+/* A task launched ahead waits for its stream, which may never come. */
+static bool is_awaited(const struct scheduler *sched, const struct task *t)
+{
+	return timeline_input_there(t) || !(t->record.flags & SVC_TASK_CAPTURED_GROUP) ||
+	       sched->now - sched->drain_ns < DRAIN_AHEAD_NS;
+}
+
+bool nccl_runs(struct scheduler *sched)
+{
+	const struct comm *c;
+	const struct task *t;
+	DL_FOREACH2 (nccl_of(sched)->launched, c, next_launched)
+		for (uint32_t k = 0; k < c->nranks; k++)
+			DL_FOREACH (c->members[k].in_flight, t)
+				if (is_awaited(sched, t))
+					return true;
+	return false;
+}
+
 void nccl_epoch_end(struct scheduler *sched, struct comm *c)
 {
 	c->moved_ns = sched->now;

@@ -100,7 +100,7 @@ static enum room reserve(struct scheduler *sched, struct task *const *tasks, uin
 			 bool promised)
 {
 	uint32_t devices;
-	if (any_without_nccl(tasks, n))
+	if (any_without_nccl(tasks, n) || sched->drained) /* then the next daemon launches them */
 		return ROOM_HELD;
 	if (!promised && any_absent(tasks, n))
 		return ROOM_GONE;
@@ -147,6 +147,7 @@ static struct launch *write_launch(struct scheduler *sched, struct task *t)
 	if (r->flags & SVC_TASK_CAPTURED_GROUP) {
 		l->flags |= LAUNCH_CAPTURED | (timeline_input_there(t) ? 0 : LAUNCH_AHEAD);
 		l->value = SVC_CAPTURED_GROUP_DONE;
+		l->once = r->number ? (uint32_t)r->value : 0;
 	}
 	return l;
 }
@@ -198,6 +199,11 @@ static void launch_bundle(struct scheduler *sched, struct task *any)
 	for (t = first; t; t = next_until(t, first))
 		if (!t->in_flight)
 			launch_on_device(sched, t, first);
+	if (!(any->record.flags & SVC_TASK_CAPTURED_GROUP))
+		return;
+	struct line *l = &any->session->lines[any->record.timeline];
+	l->newest = any->record.value;
+	l->launched++;
 }
 
 static void launch(struct scheduler *sched, struct task *const *tasks, uint32_t n)
@@ -275,6 +281,7 @@ const struct transport nccl_transport = {
 	.reserve = reserve,
 	.launch = launch,
 	.poll = nccl_poll,
+	.runs = nccl_runs,
 	.command = command,
 	.finish = creation_finish,
 };

@@ -32,6 +32,7 @@ void nccl_completed(struct scheduler *sched, struct member *m);
 /* completion.c: as in struct transport. */
 /* Ends the tasks that the GPUs have completed. */
 bool nccl_poll(struct scheduler *sched);
+bool nccl_runs(struct scheduler *sched);
 void nccl_epoch_end(struct scheduler *sched, struct comm *c);
 void nccl_dead(struct scheduler *sched, struct comm *c);
 void nccl_release(struct scheduler *sched, struct comm *c);
