@@ -7,7 +7,6 @@
 
 #include "base/deadline_clock.h"
 #include "base/error.h"
-#include "compare.h"
 #include "core/call.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
@@ -17,6 +16,7 @@
 #include "join_request.h"
 #include "launcher.h"
 #include "resume.h"
+#include "resume/compare.h"
 
 ncclsvc_result ncclsvc_unique_id_create(ncclsvc_unique_id *id)
 {

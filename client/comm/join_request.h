@@ -6,8 +6,6 @@
 #include "core/call.h"
 #include "core/comm_handle.h"
 
-/* The daemon answers by the deadline it was given; this allows for the answer's delivery. */
-#define JOIN_GRACE_NS UINT64_C(5000000000)
 /* Deadline of the answer. A negative timeout_ms means none. */
 uint64_t join_deadline(int timeout_ms);
 /* Fails the call because the daemon's answer is invalid. Locked. */

@@ -6,7 +6,6 @@
 
 #include "base/deadline_clock.h"
 #include "base/error.h"
-#include "compare.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "core/session_socket.h"
@@ -15,6 +14,7 @@
 #include "join.h"
 #include "join_request.h"
 #include "resume.h"
+#include "resume/compare.h"
 
 static void rejoined(ncclsvc_session *s, struct call *call)
 {

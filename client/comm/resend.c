@@ -9,11 +9,11 @@
 
 #include "base/deadline_clock.h"
 #include "base/frame.h"
-#include "compare.h"
 #include "core/call.h"
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "cuda/session_gpu.h"
+#include "resume/compare.h"
 
 #define SEND_MS 5000
 

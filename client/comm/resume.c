@@ -25,8 +25,6 @@
 #include "base/deadline_clock.h"
 #include "base/frame.h"
 #include "base/session_memory.h"
-#include "carry.h"
-#include "compare.h"
 #include "core/call.h"
 #include "core/comm_handle.h"
 #include "core/dispatch.h"
@@ -38,6 +36,7 @@
 #include "join_request.h"
 #include "proto/operation.h"
 #include "resend.h"
+#include "resume/carry.h"
 #include "submit.h"
 
 #define ATTEMPT_MS  2000 /* to connect, before the watcher checks whether the session is closed */
@@ -324,12 +323,27 @@ static ncclsvc_result lost_again(const ncclsvc_session *s)
 	return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 }
 
+/* Sends the next daemon the reductions that tasks of the communicator need. Locked; yields. */
+static ncclsvc_result redops_again(ncclsvc_session *s, ncclsvc_comm *comm)
+{
+	ncclsvc_result r = NCCLSVC_OK;
+	for (size_t i = 0; !r && i < s->ncarried; i++) {
+		const struct carried *c = &s->carried[i];
+		const struct slot *slot = c->redop ? carried_slot(s, c) : NULL;
+		const struct made_redop *at =
+			slot && slot->comm_key == comm->key ? comm_redop(comm, c->redop) : NULL;
+		if (at && !at->number)
+			r = redop_send(comm, c->redop);
+	}
+	return r;
+}
+
 /* On a GPU. Locked; yields. */
 static ncclsvc_result go_on(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	redops_forget(comm);
 	ncclsvc_result r = gpu_comm_resumed(s, comm);
-	return r ? r : carried_redops(s, comm);
+	return r ? r : redops_again(s, comm);
 }
 
 static void settle(ncclsvc_session *s, struct exchange *x)

@@ -11,6 +11,9 @@
 #define REQUEST_ID_MAX	  UINT32_C(0x7fffffff) /* larger ids are tasks' */
 #define REQUEST_ID_FORGET REQUEST_ID_MAX       /* the answer is dropped */
 
+/* The daemon answers by the deadline it was given; this allows for the answer's delivery. */
+#define JOIN_GRACE_NS UINT64_C(5000000000)
+
 struct call {
 	uint32_t request_id;
 	uint16_t opcode;

@@ -42,7 +42,7 @@ struct member {
 	bool fresh;	 /* this JOIN created the handle, which goes if the JOIN fails */
 	bool overdue;	 /* the rendezvous was asked which ranks are missing */
 	uint8_t resume;	 /* enum svc_resume_kind of its JOIN; 0: it is a new one */
-	uint64_t done;	 /* with SVC_RESUME_COMM (proto/done.h) */
+	uint64_t done;	 /* with SVC_RESUME_COMM (proto/group/done.h) */
 	bool fail_fast;	 /* its JOIN has SVC_JOIN_FAIL_FAST */
 	bool late;	 /* its JOIN's deadline has passed in this attempt to join */
 };

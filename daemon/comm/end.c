@@ -2,10 +2,8 @@
  * The end of an epoch because of a member, its GPU or a node, here or as another node reports. */
 #include "channel/cluster.h"
 #include "comm.h"
-#include "comm_gpus.h"
 #include "comms.h"
 #include "gpu/gpu.h"
-#include "gpu/nccl_comm.h"
 #include "record/dump_file.h"
 #include "remote.h"
 #include "report.h"
@@ -149,19 +147,4 @@ void comm_broken_elsewhere(struct communicator *m, const struct control_break *b
 	}
 	break_after(m, b->renewed ? NCCLSVC_CAUSE_RENEWED : NCCLSVC_CAUSE_ENDED_ELSEWHERE,
 		    b->result, b->rank, b->node, follows ? &b->first : NULL);
-}
-
-void comm_close_all(struct comms *s, int reason)
-{
-	struct communicator *m, *tmp;
-	HASH_ITER (hh, s->comms, m, tmp) {
-		comm_event_for(m, NCCLSVC_CAUSE_DAEMON_ENDS,
-			       &(ncclsvc_status){.result = reason, .rank_a = -1, .rank_b = -1});
-		if (!m->nccl_comm || !epoch_held(&m->life))
-			continue;
-		if (m->lineage) /* its members' libraries find out what has run */
-			comm_nccl_dead(m);
-		else /* no operation that never ends may be left */
-			nccl_comm_abort(m->nccl_comm, NULL);
-	}
 }

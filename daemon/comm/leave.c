@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Communicators: members that leave, and those whose session ends. */
+ * Communicators: members that leave, those whose session ends, and all as the daemon exits. */
 #include "base/clock.h"
 #include "comm.h"
+#include "comm_gpus.h"
 #include "comms.h"
+#include "gpu/nccl_comm.h"
 #include "peer/comm_peer.h"
 #include "remote.h"
 #include "report.h"
@@ -136,4 +138,19 @@ bool comm_session_gone(struct comms *s, struct session *c, uint64_t until_ns)
 		remote_handle_own(s);
 	}
 	return true;
+}
+
+void comm_close_all(struct comms *s, int reason)
+{
+	struct communicator *m, *tmp;
+	HASH_ITER (hh, s->comms, m, tmp) {
+		comm_event_for(m, NCCLSVC_CAUSE_DAEMON_ENDS,
+			       &(ncclsvc_status){.result = reason, .rank_a = -1, .rank_b = -1});
+		if (!m->nccl_comm || !epoch_held(&m->life))
+			continue;
+		if (m->lineage) /* its members' libraries find out what has run */
+			comm_nccl_dead(m);
+		else /* no operation that never ends may be left */
+			nccl_comm_abort(m->nccl_comm, NULL);
+	}
 }

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/timings.h"
 #include "nvtx.h"
-#include "proto/done.h"
+#include "proto/group/done.h"
 #include "proto/names.h"
 #include "proto/operation.h"
 #include "worker.h"

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "comm/history.h"
+#include "resume/history.h"
 
 #define ROOM 8
 

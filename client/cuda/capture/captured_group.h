@@ -52,8 +52,8 @@ void captured_groups_forget(ncclsvc_session *s, struct capture *c);
 void captured_groups_free(struct capture *c);
 
 /* After a restart of the daemon: makes the timeline's words show what the next daemon has to do,
- * and adds to *done what has run (proto/done.h). False: an operation is half done, or has failed.
- * c can be NULL. Locked. */
+ * and adds to *done what has run (proto/group/done.h). False: an operation is half done, or has
+ * failed. c can be NULL. Locked. */
 bool captured_groups_settle(const struct capture *c, uint64_t *done);
 /* Whether the operation outside graphs with that number has run. */
 bool captured_group_ran(const struct capture *c, uint64_t number);

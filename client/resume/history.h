@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a member has done in an epoch that continues after a restart of the daemon, and what follows
  * from all members' histories. No sockets, no locks. */
-#ifndef CLIENT_COMM_HISTORY_H
-#define CLIENT_COMM_HISTORY_H
+#ifndef CLIENT_RESUME_HISTORY_H
+#define CLIENT_RESUME_HISTORY_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,8 +2,8 @@
  * After a restart of the daemon, the members of a communicator compare what each has submitted and
  * seen end (history.h), in two AllGathers. Unfinished tasks are then done, failed, or to be
  * submitted again (resume.c). */
-#ifndef CLIENT_COMM_COMPARE_H
-#define CLIENT_COMM_COMPARE_H
+#ifndef CLIENT_RESUME_COMPARE_H
+#define CLIENT_RESUME_COMPARE_H
 
 #include "core/call.h"
 #include "core/task_slot.h"

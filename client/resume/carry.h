@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The tasks that a daemon has not finished, from its end until the next one has them. */
-#ifndef CLIENT_COMM_CARRY_H
-#define CLIENT_COMM_CARRY_H
+#ifndef CLIENT_RESUME_CARRY_H
+#define CLIENT_RESUME_CARRY_H
 
 #include "compare.h"
 
@@ -10,10 +10,8 @@ ncclsvc_result carry(ncclsvc_session *s);
 /* The previous daemon's workers have exited: ends the tasks that they have run. Locked. */
 void carried_look(ncclsvc_session *s);
 /* Why the GPU communicator cannot be continued; NULL: it can, and *done is what NCCL has done for
- * it (proto/done.h). Locked. */
+ * it (proto/group/done.h). Locked. */
 const char *carried_nccl(const ncclsvc_session *s, const ncclsvc_comm *comm, uint64_t *done);
-/* Sends the next daemon the reductions that tasks of the communicator need. Locked; yields. */
-ncclsvc_result carried_redops(ncclsvc_session *s, ncclsvc_comm *comm);
 /* Submits what is left to the next daemon. Tasks of communicators that are not continued fail.
  * Locked. */
 void carried_submit(ncclsvc_session *s);

@@ -11,7 +11,6 @@
 #include "core/session_handle.h"
 #include "core/session_socket.h"
 #include "cuda/session_gpu.h"
-#include "join_request.h"
 #include "proto/operation.h"
 
 #define DAMAGED                                                                                    \

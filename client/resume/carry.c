@@ -12,9 +12,8 @@
 #include "core/session_timeline.h"
 #include "cuda/capture/captured_group.h"
 #include "cuda/session_gpu.h"
-#include "proto/done.h"
+#include "proto/group/done.h"
 #include "proto/operation.h"
-#include "submit.h"
 
 /* ---- Out of the ring ---- */
 
@@ -174,20 +173,6 @@ static void fail(ncclsvc_session *s, const ncclsvc_comm *comm, struct slot *slot
 			   comm ? comm->why : "the communicator was left");
 	if (on_stream)
 		timeline_raise(&words_of(s, slot)->done, slot->timeline_value);
-}
-
-ncclsvc_result carried_redops(ncclsvc_session *s, ncclsvc_comm *comm)
-{
-	ncclsvc_result r = NCCLSVC_OK;
-	for (size_t i = 0; !r && i < s->ncarried; i++) {
-		const struct carried *c = &s->carried[i];
-		const struct slot *slot = c->redop ? carried_slot(s, c) : NULL;
-		const struct made_redop *at =
-			slot && slot->comm_key == comm->key ? comm_redop(comm, c->redop) : NULL;
-		if (at && !at->number)
-			r = redop_send(comm, c->redop);
-	}
-	return r;
 }
 
 /* The next daemon has its own numbers for reductions. If the program has destroyed this one, the
