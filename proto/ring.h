@@ -80,8 +80,8 @@ struct svc_ring {
 /* Two counters that order one stream's tasks: the producer raises ready, the scheduler raises done.
  *
  * The words behind them show, after the daemon's death, what its workers have begun. On a stream's
- * timeline, a task has run if `done` has reached its value; if only `launched` has, it is half
- * done. A captured timeline counts groups: those that the workers have launched, and those that the
+ * timeline, a task has run if `done` has reached its value; if only `launched` has, it may be
+ * half done. A captured timeline counts groups: those that the workers have launched, and those that the
  * GPU has ended. */
 struct svc_timeline {
 	_Alignas(SVC_CACHE_LINE) _Atomic uint64_t ready;
@@ -103,7 +103,7 @@ struct svc_timeline {
 enum svc_captured_mark {
 	SVC_CAPTURED_NONE = 0, /* the daemon has released it */
 	SVC_CAPTURED_USED = 1,
-	SVC_CAPTURED_PARTLY = 2, /* the client has not kept all of its groups again: wait */
+	SVC_CAPTURED_PARTLY = 2, /* the client is submitting its groups again: start none yet */
 };
 
 _Static_assert(sizeof(struct svc_ring) <= SVC_PAGE, "ring header");

@@ -71,8 +71,8 @@ bool resend(ncclsvc_session *s, uint32_t before, bool late)
 			call_answer(at, NCCLSVC_OK); /* it went with the daemon */
 			continue;
 		}
-		if (c->opcode == SVC_SUBMIT || /* of comm_compare: the watcher compares now */
-		    c->bound || is_of_no_comm(s, c)) {
+		/* Of comm_compare: the watcher compares now. Of a capture: it keeps all anew. */
+		if (c->opcode == SVC_SUBMIT || c->bound || is_of_no_comm(s, c)) {
 			call_answer(at, NCCLSVC_DAEMON_LOST);
 			continue;
 		}

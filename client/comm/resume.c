@@ -10,8 +10,8 @@
  * of its members does not come back, or if one of its operations has failed.
  *
  * On GPUs, kernels need no daemon, and run on meanwhile; so there is nothing to compare. The next
- * daemon gets the memory that they share. What is on NCCL, the previous daemon's workers finish
- * before they exit. The timelines show what has run, and keep the streams waiting for the rest
+ * daemon gets the memory that they share. The previous daemon's workers finish operations on
+ * NCCL before they exit. The timelines show what has run, and keep the streams waiting for the rest
  * (carry.c). */
 #include "resume.h"
 
@@ -58,6 +58,7 @@ static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 {
 	staging_free(s);
 	dispatch_unwatch(s);
+	ring_restart(new); /* a last write of the previous daemon may have come late */
 	connection_unref(s->connection);
 	s->connection = new;
 	s->resumptions++;
@@ -330,9 +331,8 @@ static ncclsvc_result redops_again(ncclsvc_session *s, ncclsvc_comm *comm)
 	for (size_t i = 0; !r && i < s->ncarried; i++) {
 		const struct carried *c = &s->carried[i];
 		const struct slot *slot = c->redop ? carried_slot(s, c) : NULL;
-		const struct made_redop *at =
-			slot && slot->comm_key == comm->key ? comm_redop(comm, c->redop) : NULL;
-		if (at && !at->number)
+		const struct made_redop *at = slot ? comm_redop(comm, c->redop) : NULL;
+		if (slot && slot->comm_key == comm->key && !(at && at->number))
 			r = redop_send(comm, c->redop);
 	}
 	return r;
@@ -414,16 +414,22 @@ static ncclsvc_result connect_again(ncclsvc_session *s)
 	options.entries = s->tasks.entries;
 	options.entries_required = true;
 	options.retry = false;
-	options.previous = s->connection;
 	ncclsvc_result r = carry(s);
 	if (r)
 		return r;
+	struct connection *previous = connection_ref(s->connection);
+	options.previous = previous;
 	session_unlock(s);
 	r = connection_open(&options, deadline, &new);
 	if (r)
 		poll(NULL, 0, NAP_MS);
 	session_lock(s);
-	return r ? r : install(s, new);
+	const bool same = s->connection == previous && s->away == AWAY_GONE && !s->lost;
+	connection_unref(previous);
+	if (r || same)
+		return r ? r : install(s, new);
+	connection_unref(new);
+	return error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
 }
 
 static bool is_temporary(ncclsvc_result r)

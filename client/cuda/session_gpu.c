@@ -157,9 +157,14 @@ ncclsvc_result gpu_comm_resumed(ncclsvc_session *s, ncclsvc_comm *comm)
 
 void gpu_comm_release(const ncclsvc_session *s, const ncclsvc_comm *comm)
 {
-	const uint32_t line = comm->capture ? comm->capture->groups.timeline : 0;
-	if (line && s->gpu && s->gpu->page == comm->capture->groups.page)
-		timeline_raise(&stream_counters(s->gpu, line)->done, SVC_CAPTURED_GROUP_DEAD);
+	const struct capture *c = comm->capture;
+	const uint32_t line = c ? c->groups.timeline : 0;
+	if (!line || !s->gpu || s->gpu->page != c->groups.page)
+		return;
+	struct svc_timeline *words = stream_counters(s->gpu, line);
+	timeline_raise(&words->done, SVC_CAPTURED_GROUP_DEAD);
+	if (c->connections != session_connections(s)) /* no daemon has it that could release it */
+		atomic_store(&words->captured_groups, SVC_CAPTURED_NONE);
 }
 
 void gpu_back(const ncclsvc_session *s)

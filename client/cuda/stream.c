@@ -149,6 +149,20 @@ static bool is_given(const ncclsvc_session *s, const struct gpu *g, uint32_t i)
 	       (!s->timelines[i]->pending || !tasks_on_timeline(s, i));
 }
 
+static void words_clear(struct svc_timeline *words)
+{
+	atomic_store(&words->ready, 0);
+	atomic_store(&words->done, 0);
+	atomic_store(&words->go, 0);
+	atomic_store(&words->launched, 0);
+	atomic_store(&words->ended, 0);
+	atomic_store(&words->taken, 0);
+	atomic_store(&words->taken_launch, 0);
+	atomic_store(&words->once, 0);
+	atomic_store(&words->did, 0);
+	atomic_store(&words->did_before, 0);
+}
+
 /* 0: none is free. */
 static ncclsvc_result new_line(ncclsvc_session *s, struct gpu *g, uint32_t *index)
 {
@@ -167,10 +181,7 @@ static ncclsvc_result new_line(ncclsvc_session *s, struct gpu *g, uint32_t *inde
 		.session = s, .index = i, .of_stream = &stream_callbacks, .pending = t->pending};
 	s->timelines[i] = t;
 	atomic_fetch_and_explicit(&g->page->given, ~(UINT64_C(1) << i), memory_order_relaxed);
-	struct svc_timeline *words = stream_counters(g, i);
-	atomic_store(&words->ready, 0);
-	atomic_store(&words->done, 0);
-	atomic_store(&words->go, 0);
+	words_clear(stream_counters(g, i));
 	g->pairs[i] = (struct pair){0};
 	return NCCLSVC_OK;
 }

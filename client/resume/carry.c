@@ -30,6 +30,15 @@ static bool tasks_in_ring(const ncclsvc_session *s)
 	return true;
 }
 
+/* The program's number for the reduction, unless it has been destroyed. */
+static void find_redop(const ncclsvc_comm *comm, struct carried *c)
+{
+	for (unsigned i = 0; comm && comm->redops && i < SVC_REDOPS_MADE; i++)
+		if (comm->redops[i].made && comm->redops[i].number == c->record.redop)
+			c->redop = (uint8_t)(SVC_REDOP_MADE + i);
+	c->damaged |= !c->redop;
+}
+
 static void carry_task(ncclsvc_session *s, struct slot *slot, uint32_t group)
 {
 	const struct connection *c = s->connection;
@@ -40,12 +49,8 @@ static void carry_task(ncclsvc_session *s, struct slot *slot, uint32_t group)
 			       .group = group,
 			       .damaged = st->done_ns == SVC_STATUS_UNDER_WAY};
 	slot->entry = 0;
-	const ncclsvc_comm *comm = comm_by_key(s, slot->comm_key);
-	const struct svc_record *r = &to->record;
-	for (unsigned i = 0; comm && comm->redops && i < SVC_REDOPS_MADE; i++)
-		if (svc_op_reduces(r->op) && svc_redop_made(r->redop) &&
-		    comm->redops[i].number == r->redop)
-			to->redop = SVC_REDOP_MADE + i;
+	if (svc_op_reduces(to->record.op) && svc_redop_made(to->record.redop))
+		find_redop(comm_by_key(s, slot->comm_key), to);
 }
 
 static ncclsvc_result carry_all(ncclsvc_session *s)
@@ -102,7 +107,7 @@ static void look(ncclsvc_session *s, struct carried *c, struct slot *slot, const
 		is_captured(c) ? comm->capture && captured_group_ran(comm->capture, c->record.value)
 			       : atomic_load(&t->done) >= c->record.value;
 	if (!ran) {
-		c->damaged = !is_captured(c) && atomic_load(&t->launched) >= c->record.value;
+		c->damaged |= !is_captured(c) && atomic_load(&t->launched) >= c->record.value;
 		return;
 	}
 	slot->status = (ncclsvc_status){
@@ -112,6 +117,9 @@ static void look(ncclsvc_session *s, struct carried *c, struct slot *slot, const
 
 void carried_look(ncclsvc_session *s)
 {
+	uint64_t done = 0;
+	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
+		captured_groups_settle(c->capture, &done);
 	for (size_t i = 0; i < s->ncarried; i++) {
 		struct slot *slot = carried_slot(s, &s->carried[i]);
 		const ncclsvc_comm *comm = slot ? comm_by_key(s, slot->comm_key) : NULL;
@@ -154,7 +162,8 @@ const char *carried_nccl(const ncclsvc_session *s, const ncclsvc_comm *comm, uin
 		if (c->record.plan)
 			return "planned operations were pending";
 		if (c->damaged || !slot->timeline)
-			return "an operation on NCCL was half done";
+			return "an operation on NCCL was half done, or its reduction had been "
+			       "destroyed";
 		if (!is_captured(c))
 			*done -= done_of(comm, slot);
 	}
@@ -169,21 +178,21 @@ static void fail(ncclsvc_session *s, const ncclsvc_comm *comm, struct slot *slot
 {
 	const bool on_stream = slot->timeline && s->timelines[slot->timeline] &&
 			       s->timelines[slot->timeline]->of_stream;
-	task_arrive_failed(s, slot, comm && comm->broken ? comm->broken : NCCLSVC_CANCELLED,
-			   comm ? comm->why : "the communicator was left");
+	const char *why = !comm		 ? "the communicator was left"
+			  : comm->why[0] ? comm->why
+					 : "the communicator had ended";
+	task_arrive_failed(s, slot, comm && comm->broken ? comm->broken : NCCLSVC_CANCELLED, why);
 	if (on_stream)
 		timeline_raise(&words_of(s, slot)->done, slot->timeline_value);
 }
 
-/* The next daemon has its own numbers for reductions. If the program has destroyed this one, the
- * daemon refuses the task. */
+/* The next daemon has its own numbers for reductions. If the program has just destroyed this one,
+ * the daemon refuses the task. */
 static void number_redop(const ncclsvc_comm *comm, struct carried *c)
 {
 	const struct made_redop *at = c->redop ? comm_redop(comm, c->redop) : NULL;
 	if (c->redop)
-		c->record.redop =
-			(uint8_t)(at && at->number ? at->number
-						   : SVC_REDOP_MADE + SVC_REDOPS_MADE - 1);
+		c->record.redop = (uint8_t)(at && at->number ? at->number : UINT8_MAX);
 }
 
 /* What was one group becomes one group again. */

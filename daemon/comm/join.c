@@ -256,7 +256,7 @@ static bool resume_fits(struct session *c, struct communicator *m, uint32_t requ
 		comm_turn_away(c, m, request_id, rank, NCCLSVC_STALE_EPOCH,
 			       "the epoch cannot be continued: the members' kernels do not share "
 			       "their control blocks");
-	else if (!lineage || epoch_held(&m->life) || m->begun || m->comms->cluster)
+	else if (!lineage || epoch_held(&m->life) || m->begun)
 		comm_turn_away(c, m, request_id, rank, NCCLSVC_STALE_EPOCH,
 			       "the epoch cannot be continued: this daemon has begun another one");
 	else

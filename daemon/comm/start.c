@@ -20,10 +20,10 @@
 #include "record/record.h"
 #include "remote.h"
 
-/* Other nodes' epochs end with a daemon, and so does device memory that is staged. */
+/* Epochs across nodes, and on staged device memory, end with their daemon. */
 static bool can_continue(const struct communicator *m)
 {
-	return !(m->cuda && m->comms->gpus->staging) && !m->remote && !m->comms->cluster;
+	return !(m->cuda && m->comms->gpus->staging) && !m->remote;
 }
 
 /* True: the epoch continues one of the previous daemon. */

@@ -19,7 +19,7 @@ struct communicator;
 struct gpu;
 struct gpus;
 
-#define GPUS_MAX 16
+#define GPUS_MAX SVC_RING_WORKERS
 
 /* Callbacks to the layers above. owner is that of struct gpus. */
 struct gpu_callbacks {

@@ -221,7 +221,7 @@ void memory_attach(struct memory *s, struct session *c, unsigned opcode, uint32_
 		unmap_ring(c, fds);
 		give_ring(c, bytes);
 		session_error(c, opcode, request_id, NCCLSVC_AGAIN,
-			      "process %d of the previous daemon has not exited", writer);
+			      "process %d of the previous daemon has not exited yet", writer);
 		return;
 	}
 	begin_ring(c);

@@ -299,7 +299,8 @@ static void resume(struct server *s, struct session *c, uint32_t request_id,
 		return;
 	}
 	if (m->kind == SVC_RESUME_SESSION) {
-		c->resumes = !s->cluster;
+		/* mpirun restarts no daemon. */
+		c->resumes = !cluster_is_together(s->cluster);
 		if (c->resumes)
 			scheduler_command(s->scheduler,
 					  &(struct command){.kind = COMMAND_SESSION_RESUMES,

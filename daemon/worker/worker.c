@@ -234,9 +234,11 @@ static void *watch_supervisor(void *arg)
 	struct pollfd fd = {.fd = w->sock}; /* hang-ups only */
 	while (poll(&fd, 1, -1) < 0)
 		;
-	sleep(sessions_survive(w) ? SURVIVED_SECONDS : SUPERVISOR_LOST_SECONDS);
+	sleep(SUPERVISOR_LOST_SECONDS);
 	sessions_end(w);
 	release_until_still(w);
+	if (sessions_survive(w))
+		sleep(SURVIVED_SECONDS);
 	_exit(EXIT_FAILURE);
 }
 
@@ -266,8 +268,9 @@ static bool await_all(const struct worker *w, uint64_t still_ns)
 
 /* Clients' streams are released when no kernel of this worker writes to their memory any more: when
  * all launches have completed; or when they have stopped moving, since another worker got fewer
- * launches, and this one will exit soon. Those of sessions that the next daemon continues are not
- * released, but get more time. watch_supervisor ends that, whatever is running. */
+ * launches, and this one will exit soon. Streams of sessions that
+ * survive are not released; their operations get more time. watch_supervisor ends the process in
+ * any case. */
 static void end_without_supervisor(struct worker *w)
 {
 	sessions_end(w);

@@ -344,10 +344,10 @@ static void note_captured(struct svc_timeline *t, const struct launch *l, uint64
 {
 	const uint64_t before = atomic_load(&t->did);
 	atomic_store(&t->did_before, before);
+	atomic_fetch_add(&t->launched, 1); /* from here on, the group counts as begun */
 	atomic_store(&t->did, before + all);
 	if (l->once)
 		atomic_store(&t->once, l->once);
-	atomic_fetch_add(&t->launched, 1);
 }
 
 /* The launches [begin, end) are about to run. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a member's operations on NCCL have done in an epoch, as one word. The words of all members
  * add up to 0 if no operation is done on some ranks only: all have done the same number of
- * collectives and of SPLITs, and each Send has its Recv. Otherwise, they hardly ever do. */
+ * collectives and of SPLITs, and each Send has its Recv. Otherwise the sum is almost certainly not
+ * 0. */
 #ifndef PROTO_GROUP_DONE_H
 #define PROTO_GROUP_DONE_H
 

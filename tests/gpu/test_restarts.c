@@ -488,6 +488,38 @@ static void test_pending(void)
 	run_lost(pending_rank, "20000", start_again_for);
 }
 
+/* A timeline that graphs of an earlier epoch have used. */
+static void renewed_rank(struct client *c)
+{
+	struct work w = {0};
+	setenv("NCCLSVC_PEER", "0", 1);
+	work_open(&w, c);
+	for (uint32_t round = 0; round < 4; round++)
+		iterate(&w, round);
+	graph_destroy(w.graph);
+	CHECK_OK(ncclsvc_comm_leave(w.part.comm));
+	meeting_wait(&w.m);
+	ncclsvc_comm_abort(w.m.r.comm);
+	kernels_rejoin(&w.m.r);
+	w.part = w.m.r;
+	CHECK_OK(ncclsvc_comm_split(w.m.r.comm, 0, -w.m.r.rank, WAIT_MS, &w.part.comm));
+	w.part.rank = ncclsvc_comm_rank(w.part.comm);
+	graph_begin(w.m.r.stream);
+	graph_sum(&w.m.r, w.small, SMALL);
+	graph_sum(&w.m.r, w.large, WORDS);
+	w.graph = graph_end(w.m.r.stream);
+	say(c, READY);
+	CHECK_EQ(hear(c), GO);
+	for (uint32_t round = 0; round < 4; round++)
+		iterate(&w, round);
+	work_close(&w);
+}
+
+static void test_renewed(void)
+{
+	run_lost(renewed_rank, "20000", start_again_for);
+}
+
 /* Rank 1 dies while there is no daemon, and rank 0's kernel waits for it. */
 static void dying_rank(struct client *c)
 {
@@ -604,6 +636,7 @@ const struct gpu_test restart_tests[] = {
 	{"restarts/mixed", test_mixed, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/nccl", test_nccl, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/pending", test_pending, 2, 60, TEST_QUICK | TEST_ONE_NODE},
+	{"restarts/renewed", test_renewed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/death", test_death, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/later", test_later, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/lost", test_lost, 2, 60, TEST_QUICK | TEST_ONE_NODE},

@@ -380,25 +380,26 @@ static void forged_memory_is_refused(void **state)
 	const size_t bytes = svc_ring_size(16);
 	const int file = open("/dev/zero", O_RDWR | O_CLOEXEC);
 	const int whole = memory_of(bytes, 0), shorter = memory_of(bytes - SVC_PAGE, 0),
-		  longer = memory_of(bytes + SVC_PAGE, 0), closed = memory_of(bytes, F_SEAL_WRITE);
+		  longer = memory_of(bytes + SVC_PAGE, 0),
+		  write_sealed = memory_of(bytes, F_SEAL_WRITE);
 	(void)state;
 	daemon_start(&d, NULL);
 	memory_refused(&d, file, NCCLSVC_INVALID_ARGUMENT, "not a memfd");
 	memory_refused(&d, shorter, NCCLSVC_INVALID_ARGUMENT, "smaller");
 	memory_refused(&d, longer, NCCLSVC_INVALID_ARGUMENT, "not a ring of 16 entries");
-	memory_refused(&d, closed, NCCLSVC_INVALID_ARGUMENT, "sealed against writing");
+	memory_refused(&d, write_sealed, NCCLSVC_INVALID_ARGUMENT, "sealed against writing");
 	struct raw r;
 	const struct svc_attach odd = {.entries = 17};
 	raw_open(&r, &d);
 	raw_refused(&r, SVC_ATTACH_AGAIN, &odd, sizeof(odd), &whole, 1, NCCLSVC_INVALID_ARGUMENT,
 		    "power of two");
 	raw_close(&r);
-	svc_close_fds((int[]){file, whole, shorter, longer, closed}, 5);
+	svc_close_fds((int[]){file, whole, shorter, longer, write_sealed}, 5);
 	daemon_stop(&d);
 }
 
 /* The memory says which processes may still write to it. */
-static void memory_waits_for_its_writers(void **state)
+static void memory_is_refused_while_its_writers_run(void **state)
 {
 	struct daemon d, other;
 	struct raw r;
@@ -442,7 +443,7 @@ int main(void)
 		TEST(a_group_has_its_limit),
 		TEST(a_region_in_use_is_busy),
 		TEST(forged_memory_is_refused),
-		TEST(memory_waits_for_its_writers),
+		TEST(memory_is_refused_while_its_writers_run),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -608,6 +608,32 @@ static void hostile_resumptions_are_refused(void **state)
 	daemon_stop(&d);
 }
 
+/* With NCCLSVC_TEST_LINKS, the daemons are ready for ranks of other nodes. */
+static char key[] = "/tmp/ncclsvc-key-XXXXXX";
+
+static int open_to_other_nodes(void **state)
+{
+	(void)state;
+	if (!getenv("NCCLSVC_TEST_LINKS"))
+		return 0;
+	const int fd = mkstemp(key);
+	CHECK(fd >= 0);
+	CHECK(dprintf(fd, "the key of this test's nodes, with 32 bytes or more\n") > 0);
+	close(fd);
+	setenv("NCCLSVCD_CLUSTER_KEY_FILE", key, 1);
+	setenv("NCCLSVCD_CLUSTER_INTERFACE", "127.0.0.1", 1);
+	setenv("NCCLSVCD_CLUSTER_PORT", "0", 1);
+	return 0;
+}
+
+static int close_to_other_nodes(void **state)
+{
+	(void)state;
+	if (getenv("NCCLSVC_TEST_LINKS"))
+		unlink(key);
+	return 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -624,5 +650,5 @@ int main(void)
 		TEST(a_member_with_an_endless_history_is_left),
 		TEST(hostile_resumptions_are_refused),
 	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, open_to_other_nodes, close_to_other_nodes);
 }

@@ -96,6 +96,8 @@ bool captured_groups_due(ncclsvc_session *s, struct capture *c, uint64_t clock)
 
 void captured_groups_sweep(ncclsvc_session *s, struct capture *c)
 {
+	if (s->away) /* the watcher has the next daemon keep them again */
+		return;
 	/* If the socket has no room for a deletion, a later sweep sends it; also if its answer
 	 * could take the room of an operation's answer, for which the daemon does not wait. */
 	for (struct captured_group **link = &c->groups.first, *group; (group = *link);) {
@@ -358,12 +360,26 @@ void captured_groups_number(struct op *ops, unsigned n)
 
 /* ---- After a restart of the daemon ---- */
 
-/* The group that has not run: the newest launch waits on the GPU for a stream that has not reached
- * it. */
+/* Whether the newest launch still waits on the GPU for its stream, and so has not begun. */
 static bool waits_ahead(const struct svc_timeline *t, uint32_t launched)
 {
 	return atomic_load(&t->taken_launch) != launched &&
 	       !(atomic_load(&t->ready) && !atomic_load(&t->go));
+}
+
+/* The daemon has taken the number, and launched nothing. */
+static void start_again(struct svc_timeline *t, uint32_t taken)
+{
+	atomic_store(&t->go, 1);
+	atomic_store(&t->ready, taken);
+}
+
+/* If a launch has run before the daemon saw its number. Meanwhile its stream may write the next. */
+static void forget_ran_ahead(struct svc_timeline *t)
+{
+	uint64_t ready = atomic_load(&t->ready);
+	if (ready && !atomic_load(&t->go))
+		atomic_compare_exchange_strong(&t->ready, &ready, 0);
 }
 
 bool captured_groups_settle(const struct capture *c, uint64_t *done)
@@ -376,12 +392,11 @@ bool captured_groups_settle(const struct capture *c, uint64_t *done)
 	if (atomic_load(&t->done) >= SVC_CAPTURED_GROUP_DEAD)
 		return false;
 	if (launched == ended) {
-		/* The daemon has taken the number, and launched nothing; or a launch has run before
-		 * the daemon saw its number. */
-		if (atomic_load(&t->taken) && atomic_load(&t->taken_launch) == launched + 1)
-			atomic_store(&t->ready, atomic_load(&t->taken));
-		else if (atomic_load(&t->ready) && !atomic_load(&t->go))
-			atomic_store(&t->ready, 0);
+		const uint32_t taken = atomic_load(&t->taken);
+		if (taken && atomic_load(&t->taken_launch) == launched + 1)
+			start_again(t, taken);
+		else
+			forget_ran_ahead(t);
 	} else if (launched == ended + 1 && waits_ahead(t, launched)) {
 		atomic_store(&t->launched, launches - 1);
 		atomic_store(&t->did, atomic_load(&t->did_before));
@@ -398,10 +413,10 @@ bool captured_group_ran(const struct capture *c, uint64_t number)
 {
 	const struct svc_timeline *t = words_of(c);
 	const uint32_t once = atomic_load(&t->once);
-	return once && (int32_t)(once - (uint32_t)number) >= 0;
+	return (uint32_t)atomic_load(&t->launched) == atomic_load(&t->ended) && once &&
+	       (int32_t)(once - (uint32_t)number) >= 0;
 }
 
-/* Another thread may free groups meanwhile, but not those of live graphs. */
 static struct captured_group *next_to_keep(struct capture *c, uint32_t connections)
 {
 	struct captured_group *group = c->groups.first;
@@ -411,8 +426,9 @@ static struct captured_group *next_to_keep(struct capture *c, uint32_t connectio
 	return group;
 }
 
+/* *any: the daemon keeps some of it. */
 static ncclsvc_result keep_again(ncclsvc_session *s, const ncclsvc_comm *comm,
-				 const struct captured_group *group)
+				 const struct captured_group *group, bool *any)
 {
 	ncclsvc_result r = NCCLSVC_OK;
 	const unsigned n = group->nrecords;
@@ -423,6 +439,7 @@ static ncclsvc_result keep_again(ncclsvc_session *s, const ncclsvc_comm *comm,
 	for (unsigned i = 0; !r && i < n; i++) {
 		records[i].epoch = comm->epoch;
 		r = submit(s, &records[i]);
+		*any |= !r;
 	}
 	free(records);
 	return r;
@@ -434,6 +451,7 @@ ncclsvc_result captured_groups_again(ncclsvc_session *s, const ncclsvc_comm *com
 	struct captured_group *group;
 	const uint32_t connections = session_connections(s);
 	ncclsvc_result r = NCCLSVC_OK;
+	bool any = false;
 	c->connections = connections;
 	if (!c->groups.timeline)
 		return NCCLSVC_OK;
@@ -441,8 +459,10 @@ ncclsvc_result captured_groups_again(ncclsvc_session *s, const ncclsvc_comm *com
 	atomic_store(&words_of(c)->captured_groups, SVC_CAPTURED_PARTLY);
 	while (!r && (group = next_to_keep(c, connections))) {
 		group->kept_by = connections;
-		r = keep_again(s, comm, group);
+		r = keep_again(s, comm, group, &any);
 	}
+	if (r && !any) /* so the daemon does not release the timeline */
+		atomic_store(&words_of(c)->captured_groups, SVC_CAPTURED_NONE);
 	capture_unref(c);
 	return r;
 }

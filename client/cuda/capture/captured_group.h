@@ -55,7 +55,7 @@ void captured_groups_free(struct capture *c);
  * and adds to *done what has run (proto/group/done.h). False: an operation is half done, or has
  * failed. c can be NULL. Locked. */
 bool captured_groups_settle(const struct capture *c, uint64_t *done);
-/* Whether the operation outside graphs with that number has run. */
+/* After that: whether the operation outside graphs with that number has run. */
 bool captured_group_ran(const struct capture *c, uint64_t number);
 /* Has the next daemon keep the captured groups, in the epoch that continues. The communicator has a
  * capture. Locked; yields. */
