@@ -2,6 +2,7 @@
  * Sessions that survive a restart of their daemon, in good order or by SIGKILL: programs see no
  * error, and every result is right. */
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
