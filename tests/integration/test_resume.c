@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Sessions that survive a restart of their daemon, in good order or by SIGKILL: programs see no
  * error, and every result is right. */
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "harness_raw.h"
@@ -612,8 +614,21 @@ static void hostile_resumptions_are_refused(void **state)
 /* With NCCLSVC_TEST_LINKS, the daemons are ready for ranks of other nodes. */
 static char key[] = "/tmp/ncclsvc-key-XXXXXX";
 
+/* All daemons of the test use it: ids name it. */
+static void free_port(char text[8])
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t length = sizeof(a);
+	const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&a, length) &&
+	      !getsockname(fd, (struct sockaddr *)&a, &length));
+	snprintf(text, 8, "%u", ntohs(a.sin_port));
+	close(fd);
+}
+
 static int open_to_other_nodes(void **state)
 {
+	char port[8];
 	(void)state;
 	if (!getenv("NCCLSVC_TEST_LINKS"))
 		return 0;
@@ -623,7 +638,8 @@ static int open_to_other_nodes(void **state)
 	close(fd);
 	setenv("NCCLSVCD_CLUSTER_KEY_FILE", key, 1);
 	setenv("NCCLSVCD_CLUSTER_INTERFACE", "127.0.0.1", 1);
-	setenv("NCCLSVCD_CLUSTER_PORT", "0", 1);
+	free_port(port);
+	setenv("NCCLSVCD_CLUSTER_PORT", port, 1);
 	return 0;
 }
 
