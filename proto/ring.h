@@ -81,8 +81,8 @@ struct svc_ring {
  *
  * The words behind them show, after the daemon's death, what its workers have begun. On a stream's
  * timeline, a task has run if `done` has reached its value; if only `launched` has, it may be
- * half done. A captured timeline counts groups: those that the workers have launched, and those that the
- * GPU has ended. */
+ * half done. A captured timeline counts groups: those that the workers have launched, and those
+ * that the GPU has ended. */
 struct svc_timeline {
 	_Alignas(SVC_CACHE_LINE) _Atomic uint64_t ready;
 	_Atomic uint64_t done;

@@ -166,7 +166,7 @@ struct svc_plan_task {
 	uint32_t group; /* from 0; a group without tasks is allowed */
 	uint8_t op;	/* NCCLSVC_SEND or NCCLSVC_RECV */
 	uint8_t type;	/* 0 if count is SVC_PLAN_ANY */
-	uint16_t reserved;
+	uint16_t done;	/* 1: it has run in this iteration; only after SVC_RESUME_PLAN */
 	int32_t peer;
 	uint32_t reserved2;
 	uint64_t count;			 /* elements; SVC_PLAN_ANY: any count */

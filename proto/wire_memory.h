@@ -179,11 +179,12 @@ enum svc_resume_kind {
 	SVC_RESUME_JOIN = 4,   /* the previous daemon has not answered the next JOIN */
 	SVC_RESUME_LEFT = 5,   /* the next JOIN takes no rank, and fails: the session had left this
 				  lineage, so nobody can continue it */
+	SVC_RESUME_PLAN = 6,   /* the next PLAN_COMMIT continues a plan, and gets this handle */
 };
 
 struct svc_resume {
 	uint32_t kind;
-	uint32_t number;  /* of the region, or the communicator's handle; otherwise 0 */
+	uint32_t number;  /* of the region, or the communicator's or plan's handle; otherwise 0 */
 	uint32_t lineage; /* with SVC_RESUME_COMM; otherwise 0 */
 	uint32_t reserved;
 	uint64_t done; /* with SVC_RESUME_COMM on a GPU: what NCCL has done for it (done.h) */

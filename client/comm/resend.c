@@ -59,6 +59,14 @@ static bool is_of_no_region(const ncclsvc_session *s, const struct call *c)
 	return true;
 }
 
+static void renew_epoch(const ncclsvc_session *s, struct call *c)
+{
+	struct svc_plan_commit request;
+	memcpy(&request, c->request, sizeof(request));
+	request.epoch = comm_by_handle(s, request.comm)->epoch; /* is_of_no_comm has looked */
+	memcpy(c->request, &request, sizeof(request));
+}
+
 bool resend(ncclsvc_session *s, uint32_t before, bool late)
 {
 	for (struct call **at = &s->calls; *at;) {
@@ -78,6 +86,8 @@ bool resend(ncclsvc_session *s, uint32_t before, bool late)
 		}
 		if (c->opcode == SVC_JOIN)
 			call_forget(s, SVC_RESUME, &(struct svc_resume){.kind = SVC_RESUME_JOIN});
+		if (c->opcode == SVC_PLAN_COMMIT)
+			renew_epoch(s, c);
 		if (!send_waiting(s, c))
 			return false;
 		at = &c->next;

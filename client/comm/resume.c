@@ -356,6 +356,20 @@ static void settle(ncclsvc_session *s, struct exchange *x)
 		comm_leave_behind(s, x->comm, x->result);
 }
 
+/* Members may have joined the communicators in different orders, so no commit waits for another. */
+static void plans_again(ncclsvc_session *s, const struct exchange *x, size_t n)
+{
+	const uint64_t deadline = deadline_in(s->reattach_ms);
+	if (!s->plan_callbacks)
+		return;
+	for (size_t i = 0; i < n; i++)
+		if (!x[i].result && s->away == AWAY_RESUMING)
+			s->plan_callbacks->commit_again(s, x[i].comm, deadline);
+	for (size_t i = 0; i < n; i++)
+		if (!x[i].result)
+			s->plan_callbacks->committed_again(s, x[i].comm);
+}
+
 /* The first on_host of them are on the host. */
 static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_t on_host, size_t n,
 				   uint32_t before)
@@ -374,6 +388,7 @@ static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_
 		return r;
 	for (size_t i = 0; i < n && s->away == AWAY_RESUMING; i++)
 		settle(s, &x[i]);
+	plans_again(s, x, n);
 	if (s->away == AWAY_GONE || s->lost)
 		return lost_again(s);
 	carried_submit(s);

@@ -140,7 +140,9 @@ static void enter(ncclsvc_session *s, struct op *op, uint64_t entry)
 	op->launch.collective = op->comm->collectives;
 	op->comm->collectives += !svc_op_is_p2p(r->op);
 	slot->to = svc_op_is_p2p(r->op) ? r->peer : -1;
-	if (op->comm->device < 0 || (entry && !op->route.stream_started))
+	if (op->planned && op->comm->device < 0)
+		slot->order = op->order;
+	else if (op->comm->device < 0 || (entry && !op->route.stream_started))
 		slot->order = comm_count(op->comm, slot->to >= 0, r->op == NCCLSVC_SEND, slot->to);
 	slot->chunk = op->staged.chunk;
 	slot->in = op->src;

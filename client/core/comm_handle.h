@@ -53,14 +53,16 @@ struct ncclsvc_comm {
 	bool broken_reported; /* ncclsvc_comm_error has reported it */
 	bool end_reported;    /* some call has reported it: later calls get STALE_EPOCH */
 	/* If the epoch can be continued after a restart of the daemon (comm/resume.c): */
-	uint32_t lineage;   /* its name; 0: it cannot be continued */
-	bool spoilt;	    /* an operation has failed, so it cannot be continued any more */
-	bool leaving;	    /* the program is leaving it */
-	bool resuming;	    /* the members must compare what they have done */
-	uint64_t splits;    /* SPLITs that have been answered */
-	uint64_t order;	    /* collectives so far, in all epochs of the lineage */
-	uint64_t *messages; /* [2 * nranks]: Sends to each rank, Recvs from each rank */
-	uint64_t *damaged;  /* collectives that a killed daemon has left half done */
+	uint32_t lineage; /* its name; 0: it cannot be continued */
+	bool spoilt;	  /* an operation has failed, so it cannot be continued any more */
+	bool leaving;	  /* the program is leaving it */
+	bool resuming;	  /* the members must compare what they have done */
+	uint64_t splits;  /* SPLITs that have been answered */
+	uint64_t order;	  /* collectives so far, in all epochs of the lineage */
+	/* [4 * nranks]: Sends to each rank, Recvs from each rank; and then the same of plans, where
+	 * an iteration counts as a whole when it begins */
+	uint64_t *messages;
+	uint64_t *damaged; /* collectives that a killed daemon has left half done */
 	size_t ndamaged;
 	char why[SVC_TEXT_BYTES]; /* why it was not continued; empty: it was */
 	uint32_t too_late; /* the last epoch that an operation came too late for (refusal.h) */
@@ -73,6 +75,12 @@ static inline uint64_t comm_count(ncclsvc_comm *comm, bool p2p, bool send, int32
 	if (!comm->messages)
 		return 0;
 	return p2p ? comm->messages[2 * (size_t)peer + !send]++ : comm->order++;
+}
+
+/* The count of planned Sends to the rank, or Recvs from it. comm->messages is not NULL. */
+static inline uint64_t *comm_planned(const ncclsvc_comm *comm, bool send, int32_t peer)
+{
+	return &comm->messages[2 * ((size_t)comm->nranks + (size_t)peer) + !send];
 }
 
 /* NULL: the program has created no such reduction in this epoch. Locked. */

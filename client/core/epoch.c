@@ -25,7 +25,7 @@ static void begin_lineage(ncclsvc_session *s, ncclsvc_comm *comm,
 	comm->resuming = reply->lineage & SVC_LINEAGE_RESUMED;
 	comm->lineage = reply->lineage & ~SVC_LINEAGE_RESUMED;
 	if (comm->lineage)
-		comm->messages = calloc(2 * (size_t)reply->nranks, sizeof(*comm->messages));
+		comm->messages = calloc(4 * (size_t)reply->nranks, sizeof(*comm->messages));
 	if (!comm->messages)
 		session_survives(s, false);
 }

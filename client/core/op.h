@@ -66,6 +66,7 @@ struct op {
 	ncclsvc_task *task;
 	struct CUstream_st *stream;
 	uint64_t planned;  /* 0: not planned; otherwise grows in the order of groups */
+	uint64_t order;	   /* if planned: its slot's number (struct slot) */
 	bool detached;	   /* the stream does not wait for it */
 	bool copied;	   /* copy the source even from session memory */
 	bool quiet;	   /* its failure is intended and not reported */

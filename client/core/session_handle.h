@@ -27,6 +27,7 @@
 #include "task_slot.h"
 
 struct call;
+struct history;
 struct thread_state;
 struct gpu;
 
@@ -37,6 +38,17 @@ struct plan_callbacks {
 	/* Copies a planned task's label; leaves it unchanged if the plan has moved on. Locked. */
 	void (*label)(const ncclsvc_session *s, const struct slot *slot,
 		      char label[NCCLSVC_LABEL_BYTES]);
+	/* A restart of the daemon (comm/resume.c). Locked. The daemon is gone: notes which plans
+	 * can be committed to the next one. */
+	void (*away)(ncclsvc_session *s);
+	/* Whether it is such a plan, by its handle. */
+	bool (*continues)(const ncclsvc_session *s, const ncclsvc_comm *comm, uint32_t handle);
+	/* Adds the planned operations that have not been submitted. False: out of memory. */
+	bool (*history)(const ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h);
+	/* Commits the communicator's plan to the next daemon, under its old handle: the request,
+	 * then its answer. If they fail, the plan is over. */
+	void (*commit_again)(ncclsvc_session *s, const ncclsvc_comm *comm, uint64_t deadline);
+	void (*committed_again)(ncclsvc_session *s, const ncclsvc_comm *comm);
 };
 
 /* Whether the session is waiting for the next daemon (comm/resume.c). */

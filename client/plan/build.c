@@ -26,6 +26,7 @@ ncclsvc_result plan_lock(ncclsvc_plan *p, const char *function)
 	if (!p)
 		return plan_usable(p, function);
 	session_lock(p->session);
+	session_back(p->session); /* the watcher commits it to the next daemon */
 	ncclsvc_result r = plan_usable(p, function);
 	if (r)
 		session_unlock(p->session);
@@ -49,6 +50,7 @@ void plan_free(ncclsvc_plan *p)
 	free(p->alike);
 	free(p->full);
 	free(p->numbers);
+	free(p->orders);
 	free(p);
 }
 
@@ -78,8 +80,14 @@ static void copy_label(const ncclsvc_session *s, const struct slot *slot,
 			memcpy(label, p->tasks[index].label, NCCLSVC_LABEL_BYTES);
 }
 
-static const struct plan_callbacks callbacks = {
-	.comm_left = leave, .closing = free_all, .label = copy_label};
+static const struct plan_callbacks callbacks = {.comm_left = leave,
+						.closing = free_all,
+						.label = copy_label,
+						.away = plans_away,
+						.continues = plan_continues,
+						.history = plans_history,
+						.commit_again = plan_commit_again,
+						.committed_again = plan_committed_again};
 
 ncclsvc_result ncclsvc_plan_start(ncclsvc_comm *comm, ncclsvc_plan **plan)
 {
@@ -261,7 +269,8 @@ ncclsvc_result plan_complete(ncclsvc_plan *p)
 	p->alike = array(p->ntasks, sizeof(*p->alike));
 	p->full = array(p->ntasks, sizeof(*p->full));
 	p->numbers = array(p->ntasks, sizeof(*p->numbers));
-	if (!p->first || !p->missing || !p->alike || !p->full || !p->numbers) {
+	p->orders = array(p->ntasks, sizeof(*p->orders));
+	if (!p->first || !p->missing || !p->alike || !p->full || !p->numbers || !p->orders) {
 		free(p->first);
 		free(p->missing);
 		free(p->alike);

@@ -43,6 +43,12 @@ ncclsvc_result plan_running(const ncclsvc_plan *p, const char *function)
 	return r;
 }
 
+static uint64_t *count_of(const ncclsvc_plan *p, uint32_t slot)
+{
+	const struct svc_plan_task *t = &p->tasks[slot];
+	return comm_planned(p->comm, t->op == NCCLSVC_SEND, t->peer);
+}
+
 void plan_begin_iteration(ncclsvc_plan *p)
 {
 	ncclsvc_session *s = p->session;
@@ -57,23 +63,40 @@ void plan_begin_iteration(ncclsvc_plan *p)
 	p->failures = s->tasks.nfailures;
 	p->base = s->planned_groups + 1;
 	s->planned_groups += p->ngroups;
+	for (uint32_t i = 0; i < p->ntasks && p->comm->messages; i++)
+		p->orders[i] = (*count_of(p, i))++;
 }
 
-/* The caller owns the memfd. */
-static ncclsvc_result write_plan(const ncclsvc_plan *p, int *fd)
+void plan_take_back(ncclsvc_plan *p)
+{
+	for (uint32_t i = 0; i < p->ntasks && p->comm->messages; i++)
+		--*count_of(p, i);
+}
+
+static bool has_run(const ncclsvc_plan *p, uint32_t slot)
+{
+	const uint64_t number = p->numbers[slot];
+	const struct slot *at = task_slot(&p->session->tasks, number);
+	return number != PLAN_SLOT_FREE && number != PLAN_SLOT_TAKEN &&
+	       !(at->number == number && at->state == SLOT_PENDING);
+}
+
+ncclsvc_result plan_write(const ncclsvc_plan *p, bool again, int *fd)
 {
 	const size_t bytes = (p->ntasks ? p->ntasks : 1) * sizeof(*p->tasks);
 	*fd = svc_memfd_create("ncclsvc-plan", bytes, false);
 	if (*fd < 0)
 		return error_set(NCCLSVC_SYSTEM, "cannot create a memory file for the plan: %s",
 				 strerror(-*fd));
-	void *to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	struct svc_plan_task *to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
 	if (to == MAP_FAILED) {
 		close(*fd);
 		return error_set(NCCLSVC_SYSTEM, "cannot write the plan: %m");
 	}
 	if (p->ntasks)
 		memcpy(to, p->tasks, bytes);
+	for (uint32_t i = 0; again && i < p->ntasks; i++)
+		to[i].done = has_run(p, i);
 	munmap(to, bytes);
 	return NCCLSVC_OK;
 }
@@ -86,6 +109,7 @@ static void committed(ncclsvc_session *s, struct call *call)
 	p->handle = reply.plan;
 	p->uid = reply.uid;
 	p->generation = session_connections(s);
+	p->epoch = p->comm->epoch;
 }
 
 ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
@@ -97,14 +121,13 @@ ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
 	if (!r)
 		r = comm_check(p->comm);
 	if (!r)
-		r = write_plan(p, &fd);
+		r = plan_write(p, false, &fd);
 	if (r)
 		return r;
 	uint64_t now = now_ns();
-	const uint32_t epoch = p->comm->epoch;
 	struct svc_plan_commit request = {
 		.comm = p->comm->handle,
-		.epoch = epoch,
+		.epoch = p->comm->epoch,
 		.groups = p->ngroups,
 		.tasks = p->ntasks,
 		.timeout_ns = deadline == NO_DEADLINE ? 0
@@ -118,7 +141,6 @@ ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
 	close(fd);
 	if (r)
 		return r;
-	p->epoch = epoch;
 	p->iteration = 0;
 	plan_begin_iteration(p);
 	return NCCLSVC_OK;

@@ -4,6 +4,7 @@
  *   bounce.c     copies in GPU memory
  *   build.c      planning
  *   commit.c     committing it to the daemon, again after a rejoin; the launch
+ *   again.c      committing it to the next daemon, in the middle of an iteration
  *   slot.c       the slots of one iteration
  *   wait.c       groups and iterations; giving the plan up
  *   submit.c     tasks in slots
@@ -50,9 +51,14 @@ struct ncclsvc_plan {
 	/* Where and when it was committed: */
 	uint32_t handle, epoch, generation;
 	uint64_t uid;
+	/* After a restart of the daemon (again.c): */
+	bool continues;	    /* it can be committed to the next daemon */
+	struct call *again; /* the commit under way; NULL: none */
 
 	/* For this iteration: */
 	uint64_t *numbers; /* [ntasks]: of the task in each slot */
+	uint64_t *orders;  /* [ntasks]: the slots' numbers among the communicator's planned Sends
+			      to a rank, or Recvs from it */
 	uint32_t *missing; /* [ngroups]: number of tasks not yet submitted */
 	uint32_t group;	   /* the first group that misses tasks */
 	uint32_t nsubmitted;
@@ -96,6 +102,16 @@ ncclsvc_result plan_complete(ncclsvc_plan *p);
 void plan_free(ncclsvc_plan *p);
 /* commit.c. Locked; yields. */
 ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline);
+/* The plan in a new memfd, which the caller owns. again: with what has run in this iteration. */
+ncclsvc_result plan_write(const ncclsvc_plan *p, bool again, int *fd);
+/* The iteration that has just begun will not be submitted. Locked. */
+void plan_take_back(ncclsvc_plan *p);
+/* again.c: as in struct plan_callbacks. */
+void plans_away(ncclsvc_session *s);
+bool plan_continues(const ncclsvc_session *s, const ncclsvc_comm *comm, uint32_t handle);
+bool plans_history(const ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h);
+void plan_commit_again(ncclsvc_session *s, const ncclsvc_comm *comm, uint64_t deadline);
+void plan_committed_again(ncclsvc_session *s, const ncclsvc_comm *comm);
 /* bounce.c: copies the source and sends the copy. Locked; yields. */
 ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t slot, struct op *op, uint64_t deadline);
 void bounces_free(ncclsvc_plan *p);

@@ -56,6 +56,7 @@ ncclsvc_result plan_slot_submit(ncclsvc_plan *p, uint32_t slot, struct op *op, u
 	op->record.plan_task = slot - p->first[p->tasks[slot].group];
 	op->record.timeout_ns = p->comm->timeout_ns;
 	op->planned = p->base + op->record.plan_group;
+	op->order = p->orders[slot];
 	op->detached = true;
 	op->task = &number;
 	ncclsvc_result r = NCCLSVC_OK;

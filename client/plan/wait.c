@@ -344,6 +344,16 @@ static void free_over(ncclsvc_session *s)
 	}
 }
 
+/* Planned operations that will not run: after a restart of the daemon, the other members could take
+ * them for done. */
+static void leave_order(ncclsvc_plan *p)
+{
+	if (!p->nsubmitted)
+		plan_take_back(p);
+	else if (!went_well(p))
+		p->comm->spoilt = true;
+}
+
 ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
 {
 	ncclsvc_result r = NCCLSVC_OK;
@@ -352,12 +362,15 @@ ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
 	uint64_t deadline = deadline_in(timeout_ms);
 	ncclsvc_session *s = p->session;
 	session_lock(s);
+	session_back(s);
 	p->over = true;
 	p->calls++;
 	pthread_cond_broadcast(&s->changed); /* threads may be waiting for the launch */
 	list_slots_forget(p);
 	if (p->comm)
 		r = give_up(p, deadline);
+	if (p->comm && p->phase >= PLAN_COMMITTED)
+		leave_order(p);
 	p->comm = NULL;
 	p->calls--;
 	free_over(s);

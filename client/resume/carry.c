@@ -4,6 +4,7 @@
 #include "carry.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/deadline_clock.h"
 #include "base/session_memory.h"
@@ -49,6 +50,8 @@ static void carry_task(ncclsvc_session *s, struct slot *slot, uint32_t group)
 			       .group = group,
 			       .damaged = st->done_ns == SVC_STATUS_UNDER_WAY};
 	slot->entry = 0;
+	if (!(to->record.flags & SVC_TASK_SECOND_HALF)) /* it is an earlier task's */
+		memset((char *)&to->record + SVC_HALF, 0, sizeof(to->record) - SVC_HALF);
 	if (svc_op_reduces(to->record.op) && svc_redop_made(to->record.redop))
 		find_redop(comm_by_key(s, slot->comm_key), to);
 }
@@ -83,6 +86,8 @@ ncclsvc_result carry(ncclsvc_session *s)
 	ncclsvc_result r = tasks_in_ring(s) ? carry_all(s) : NCCLSVC_OK;
 	if (r)
 		return r;
+	if (s->plan_callbacks)
+		s->plan_callbacks->away(s);
 	s->tasks.entered = 0;
 	ring_restart(s->connection);
 	return NCCLSVC_OK;
@@ -152,6 +157,8 @@ const char *carried_nccl(const ncclsvc_session *s, const ncclsvc_comm *comm, uin
 	*done = submitted(comm);
 	if (comm->spoilt)
 		return "an operation had failed";
+	if (carried_plan_is_over(s, comm))
+		return "operations of a plan that is over were pending";
 	if (comm->peer && !comm->peer_bytes)
 		return "it was being joined";
 	for (size_t i = 0; i < s->ncarried; i++) {
@@ -159,8 +166,6 @@ const char *carried_nccl(const ncclsvc_session *s, const ncclsvc_comm *comm, uin
 		const struct slot *slot = carried_slot(s, c);
 		if (!slot || slot->comm_key != comm->key)
 			continue;
-		if (c->record.plan)
-			return "planned operations were pending";
 		if (c->damaged || !slot->timeline)
 			return "an operation on NCCL was half done, or its reduction had been "
 			       "destroyed";

@@ -29,11 +29,14 @@ struct summary {
 	uint64_t lines, spoilt;
 };
 
-static uint16_t order_of(const struct slot *slot)
+static uint16_t order_of(const struct carried *c, const struct slot *slot)
 {
-	return slot->to < 0		  ? HISTORY_COLLECTIVES
-	       : slot->op == NCCLSVC_SEND ? HISTORY_SENDS
-					  : HISTORY_RECVS;
+	const bool send = slot->op == NCCLSVC_SEND;
+	if (slot->to < 0)
+		return HISTORY_COLLECTIVES;
+	if (c->record.plan)
+		return send ? HISTORY_PLANNED_SENDS : HISTORY_PLANNED_RECVS;
+	return send ? HISTORY_SENDS : HISTORY_RECVS;
 }
 
 /* The link to the SPLIT of this communicator that waits for an answer; NULL: there is none. */
@@ -66,13 +69,16 @@ static bool add_submitted(const ncclsvc_comm *comm, struct history *h)
 							  .kind = HISTORY_SUBMITTED,
 							  .peer = -1,
 							  .to = comm->order});
-	for (int k = 0; good && k < 2 * comm->nranks; k++)
+	for (int k = 0; good && k < 4 * comm->nranks; k++) {
+		const bool planned = k >= 2 * comm->nranks;
+		const int first = planned ? HISTORY_PLANNED_SENDS : HISTORY_SENDS;
 		if (comm->messages[k])
-			good = history_add(h, &(struct history_line){.order = k % 2 ? HISTORY_RECVS
-										    : HISTORY_SENDS,
-								     .kind = HISTORY_SUBMITTED,
-								     .peer = k / 2,
-								     .to = comm->messages[k]});
+			good = history_add(
+				h, &(struct history_line){.order = (uint16_t)(first + k % 2),
+							  .kind = HISTORY_SUBMITTED,
+							  .peer = k / 2 % comm->nranks,
+							  .to = comm->messages[k]});
+	}
 	for (size_t i = 0; good && i < comm->ndamaged; i++)
 		good = history_add(h, &(struct history_line){.kind = HISTORY_DAMAGED,
 							     .peer = -1,
@@ -87,7 +93,7 @@ static bool add_pending(const ncclsvc_session *s, const ncclsvc_comm *comm, stru
 		const struct slot *slot = carried_slot(s, &s->carried[i]);
 		if (!slot || slot->comm_key != comm->key)
 			continue;
-		struct history_line line = {.order = order_of(slot),
+		struct history_line line = {.order = order_of(&s->carried[i], slot),
 					    .kind = HISTORY_PENDING,
 					    .peer = slot->to,
 					    .from = slot->order,
@@ -97,18 +103,29 @@ static bool add_pending(const ncclsvc_session *s, const ncclsvc_comm *comm, stru
 		if (good && s->carried[i].damaged)
 			good = history_add(h, &line);
 	}
-	return good;
+	return good && (!s->plan_callbacks || s->plan_callbacks->history(s, comm, h));
 }
 
-/* Plans existed only in the daemon that is gone. */
-static bool is_spoilt(const ncclsvc_session *s, const ncclsvc_comm *comm)
+bool carried_plan_is_over(const ncclsvc_session *s, const ncclsvc_comm *comm)
 {
 	for (size_t i = 0; i < s->ncarried; i++) {
 		const struct slot *slot = carried_slot(s, &s->carried[i]);
-		if (slot && slot->comm_key == comm->key && s->carried[i].record.plan)
+		const uint32_t plan = s->carried[i].record.plan;
+		if (slot && slot->comm_key == comm->key && plan &&
+		    !s->plan_callbacks->continues(s, comm, plan))
 			return true;
 	}
-	return comm->spoilt;
+	return false;
+}
+
+/* Why the communicator cannot be continued; SPOILT_NOT: it can. */
+enum spoilt { SPOILT_NOT, SPOILT_FAILED, SPOILT_PLAN };
+
+static enum spoilt spoilt_of(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	if (comm->spoilt)
+		return SPOILT_FAILED;
+	return carried_plan_is_over(s, comm) ? SPOILT_PLAN : SPOILT_NOT;
 }
 
 void exchange_fail(struct exchange *x, ncclsvc_result result, const char *why)
@@ -169,7 +186,7 @@ static void drop_chunk(ncclsvc_session *s, struct exchange *x)
 
 static void begin_summary(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
 {
-	const struct summary own = {.lines = x->own.n, .spoilt = is_spoilt(s, x->comm)};
+	const struct summary own = {.lines = x->own.n, .spoilt = spoilt_of(s, x->comm)};
 	if (begin_gather(s, x, &own, sizeof(own), sizeof(own), deadline) && s->away != AWAY_GONE)
 		exchange_fail(x, NCCLSVC_DAEMON_LOST,
 			      "the session has no memory to compare operations");
@@ -186,7 +203,10 @@ static void begin_lines(ncclsvc_session *s, struct exchange *x, uint64_t deadlin
 			continue;
 		char why[SVC_TEXT_BYTES];
 		snprintf(why, sizeof(why),
-			 "rank %d has a failed operation in this epoch, or planned operations", k);
+			 of.spoilt == SPOILT_FAILED
+				 ? "rank %d has a failed operation in this epoch"
+				 : "rank %d has operations of a plan that is over",
+			 k);
 		exchange_fail(x, NCCLSVC_DAEMON_LOST, why);
 	}
 	drop_chunk(s, x);
@@ -300,8 +320,8 @@ void exchange_settle(ncclsvc_session *s, struct exchange *x)
 		struct slot *slot = carried_slot(s, &s->carried[i]);
 		if (!slot || slot->comm_key != x->comm->key)
 			continue;
-		const enum history_verdict verdict =
-			history_judge(&all, rank, order_of(slot), slot->to, slot->order);
+		const enum history_verdict verdict = history_judge(
+			&all, rank, order_of(&s->carried[i], slot), slot->to, slot->order);
 		if (verdict != HISTORY_REPEAT)
 			end_task(s, x->comm, slot, verdict);
 	}

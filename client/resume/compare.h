@@ -32,6 +32,9 @@ struct exchange {
 
 /* The task's slot; NULL: the task has ended. */
 struct slot *carried_slot(const ncclsvc_session *s, const struct carried *c);
+/* Whether tasks of the communicator are left that belong to a plan which does not continue. Locked.
+ */
+bool carried_plan_is_over(const ncclsvc_session *s, const ncclsvc_comm *comm);
 /* The communicator is not continued, for the first reason given. */
 void exchange_fail(struct exchange *x, ncclsvc_result result, const char *why);
 /* Compares the histories of n communicators with their other members: for all at once, since the

@@ -45,16 +45,22 @@ static struct seen look(const struct histories *all, uint32_t r, unsigned order,
 	return seen;
 }
 
+static bool is_message(unsigned order)
+{
+	return order >= HISTORY_SENDS && order <= HISTORY_PLANNED_RECVS;
+}
+
 static unsigned opposite(unsigned order)
 {
-	return order == HISTORY_SENDS ? HISTORY_RECVS : HISTORY_SENDS;
+	const bool sends = order == HISTORY_SENDS || order == HISTORY_PLANNED_SENDS;
+	return sends ? order + 1 : order - 1;
 }
 
 enum history_verdict history_judge(const struct histories *all, uint32_t rank, unsigned order,
 				   int32_t peer, uint64_t number)
 {
 	bool damaged = false;
-	if (order == HISTORY_SENDS || order == HISTORY_RECVS) {
+	if (is_message(order)) {
 		const struct seen seen =
 			look(all, (uint32_t)peer, opposite(order), (int32_t)rank, number);
 		return number < seen.submitted && !seen.pending ? HISTORY_DONE : HISTORY_REPEAT;
@@ -97,7 +103,7 @@ bool history_fits(const struct histories *all, uint32_t rank)
 	if (most > least)
 		return false;
 	for (uint32_t r = 0; r < all->nranks; r++)
-		for (unsigned order = HISTORY_SENDS; order <= HISTORY_RECVS; order++)
+		for (unsigned order = HISTORY_SENDS; is_message(order); order++)
 			if (ended(all, r, opposite(order), (int32_t)rank) >
 			    look(all, rank, order, (int32_t)r, 0).submitted)
 				return false;

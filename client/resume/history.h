@@ -10,13 +10,21 @@
 
 #include "proto/svc_limits.h"
 
-/* The orders in which operations match: all collectives, Sends to a rank, Recvs from a rank; and
- * SPLITs. */
-enum history_order { HISTORY_COLLECTIVES, HISTORY_SENDS, HISTORY_RECVS, HISTORY_SPLITS };
+/* The orders in which operations match: all collectives, Sends to a rank, Recvs from a rank, those
+ * of plans, in the plans' order; and SPLITs. */
+enum history_order {
+	HISTORY_COLLECTIVES,
+	HISTORY_SENDS,
+	HISTORY_RECVS,
+	HISTORY_PLANNED_SENDS,
+	HISTORY_PLANNED_RECVS,
+	HISTORY_SPLITS,
+};
 
 enum history_kind {
-	HISTORY_SUBMITTED, /* `to` operations so far */
-	HISTORY_PENDING,   /* those from `from` up to, but not including, `to` have not ended */
+	HISTORY_SUBMITTED, /* `to` operations so far; of plans, all of the current iterations */
+	HISTORY_PENDING,   /* those from `from` up to, but not including, `to` have not ended, or
+			      are not submitted yet */
 	HISTORY_DAMAGED,   /* `from` was half done in place */
 };
 
@@ -26,9 +34,10 @@ struct history_line {
 	uint64_t from, to;
 };
 
-/* More than a member can have: each pending task can be damaged, too; the rest is for damage of
- * earlier restarts. Members make room for as many as any of them says. */
-#define HISTORY_LINES_MAX (4 * SVC_RING_MAX + 2 * SVC_HOST_RANKS_MAX + 64)
+/* More than a member can have: each pending task can be damaged, too, and each planned one
+ * not submitted yet; the rest is for damage of earlier restarts. Members make room for as many as
+ * any of them says. */
+#define HISTORY_LINES_MAX (4 * SVC_RING_MAX + SVC_PLAN_TASKS + 4 * SVC_HOST_RANKS_MAX + 64)
 
 struct history {
 	struct history_line *lines;

@@ -65,6 +65,7 @@ struct commit {
 	bool here;
 	bool overdue; /* the coordinator was asked which ranks are missing */
 	uint32_t request_id;
+	uint32_t handle; /* of a plan that continues; 0: it gets a new one */
 	uint64_t deadline_ns, since_ns;
 };
 

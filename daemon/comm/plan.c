@@ -71,8 +71,11 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 		struct session *c = m->members[k].session;
 		if (!comm_takes_part(&m->members[k])) /* on another node */
 			continue;
-		c->last_plan += c->last_plan == UINT32_MAX ? 2 : 1;
-		p->members[k].handle = c->last_plan;
+		if (!commits[k].handle)
+			c->last_plan += c->last_plan == UINT32_MAX ? 2 : 1;
+		else if (c->last_plan < commits[k].handle)
+			c->last_plan = commits[k].handle;
+		p->members[k].handle = commits[k].handle ? commits[k].handle : c->last_plan;
 	}
 	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_PLAN_ADD,
 							  .plan = {.comm = m->slot, .plan = p}});
@@ -176,7 +179,7 @@ static bool read_whole(int fd, char *to, size_t bytes)
 
 /* Returns a result, with a sentence. */
 static int take_plan(struct communicator *m, uint32_t rank, const struct svc_plan_commit *r, int fd,
-		     char *text)
+		     bool continues, char *text)
 {
 	const size_t bytes = r->tasks * sizeof(struct svc_plan_task);
 	if (!svc_memfd_trusted(fd, bytes, text))
@@ -191,7 +194,7 @@ static int take_plan(struct communicator *m, uint32_t rank, const struct svc_pla
 		free(tasks);
 		return result;
 	}
-	return plan_set(m->forming, rank, r->groups, r->tasks, tasks, text);
+	return plan_set(m->forming, rank, r->groups, r->tasks, tasks, continues, text);
 }
 
 void plan_commit(struct session *c, uint32_t request_id, const struct svc_plan_commit *r, int fd)
@@ -210,7 +213,7 @@ void plan_commit(struct session *c, uint32_t request_id, const struct svc_plan_c
 		return;
 	}
 	uint32_t before = m->forming->quota;
-	int result = take_plan(m, rank, r, fd, text);
+	int result = take_plan(m, rank, r, fd, c->next_plan.kind, text);
 	if (!result && !remote_plan(m, rank, request_id)) {
 		result = NCCLSVC_BUSY;
 		snprintf(text, sizeof(text),
@@ -229,6 +232,7 @@ void plan_commit(struct session *c, uint32_t request_id, const struct svc_plan_c
 	m->commits[rank] = (struct commit){
 		.here = true,
 		.request_id = request_id,
+		.handle = c->next_plan.number,
 		.deadline_ns = r->timeout_ns ? clock_now() + r->timeout_ns : 0,
 		.since_ns = clock_now(),
 	};

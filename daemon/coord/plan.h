@@ -29,6 +29,7 @@ struct plan_slot {
 struct plan_member {
 	uint32_t handle; /* in its session; 0: not committed, or not on this node */
 	uint32_t ngroups, ntasks;
+	bool continues;		     /* a plan of the previous daemon */
 	struct svc_plan_task *tasks; /* by group */
 	uint32_t *first;	     /* [ngroups + 1]: the first task of each group */
 	/* The scheduler's: */
@@ -73,9 +74,10 @@ struct plan {
 struct plan *plan_create(uint32_t nranks);
 void plan_free(struct plan *p);
 /* Takes ownership of tasks, which is malloc'ed, as `rank`'s plan, after checking each task by
- * itself. Returns 0, or a negative result with a sentence in text. */
+ * itself. continues: it is in the middle of an iteration, whose tasks say whether they are done.
+ * Returns 0, or a negative result with a sentence in text. */
 int plan_set(struct plan *p, uint32_t rank, uint32_t ngroups, uint32_t ntasks,
-	     struct svc_plan_task *tasks, char text[PLAN_TEXT]);
+	     struct svc_plan_task *tasks, bool continues, char text[PLAN_TEXT]);
 /* Frees what plan_set created. */
 void plan_unset(struct plan *p, uint32_t rank);
 /* Do the plans of all members match, and can they be carried out? Returns as plan_set. steps: the

@@ -59,8 +59,10 @@ static int check_task(const struct plan *p, uint32_t rank, const struct plan_mem
 		wrong = "is neither Send nor Recv";
 	else if ((uint32_t)t->peer >= p->nranks)
 		wrong = "has a peer that is not a rank of the communicator";
-	else if (t->reserved || t->reserved2)
+	else if (t->reserved2)
 		wrong = "has a reserved field that is not zero";
+	else if (t->done > m->continues)
+		wrong = "has run already, although the plan is new";
 	else if (t->agreement >= SVC_AGREEMENT_REFUSES)
 		wrong = "is a list that refuses";
 	else if (t->agreement && (uint32_t)t->peer == rank)
@@ -83,9 +85,10 @@ static void *array(size_t n, size_t size)
 }
 
 int plan_set(struct plan *p, uint32_t rank, uint32_t ngroups, uint32_t ntasks,
-	     struct svc_plan_task *tasks, char text[PLAN_TEXT])
+	     struct svc_plan_task *tasks, bool continues, char text[PLAN_TEXT])
 {
 	struct plan_member *m = &p->members[rank];
+	m->continues = continues;
 	m->ngroups = ngroups;
 	m->ntasks = ntasks;
 	m->tasks = tasks;

@@ -135,7 +135,7 @@ static void member_is_whole(struct coord *c, struct coordinator *r, const struct
 	struct planning *p = r->planning;
 	struct svc_plan_task *tasks = p->members[m->rank].tasks;
 	p->members[m->rank].tasks = NULL;
-	int result = plan_set(p->plan, m->rank, m->groups, m->tasks, tasks, text);
+	int result = plan_set(p->plan, m->rank, m->groups, m->tasks, tasks, true, text);
 	if (result)
 		tell_plan_result(c, r, result, text);
 	else if (++p->whole == r->nranks)

@@ -284,9 +284,9 @@ static void resume(struct server *s, struct session *c, uint32_t request_id,
 		   const struct svc_resume *m)
 {
 	const bool comm = m->kind == SVC_RESUME_COMM, region = m->kind == SVC_RESUME_REGION;
-	const bool left = m->kind == SVC_RESUME_LEFT;
-	if (m->kind < SVC_RESUME_SESSION || m->kind > SVC_RESUME_LEFT || m->reserved ||
-	    !m->number != !(comm || region) || !m->lineage != !(comm || left) ||
+	const bool left = m->kind == SVC_RESUME_LEFT, plan = m->kind == SVC_RESUME_PLAN;
+	if (m->kind < SVC_RESUME_SESSION || m->kind > SVC_RESUME_PLAN || m->reserved ||
+	    !m->number != !(comm || region || plan) || !m->lineage != !(comm || left) ||
 	    (m->done && !comm) || m->lineage & SVC_LINEAGE_RESUMED || !c->ring) {
 		session_error(c, SVC_RESUME, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "unknown kind, a field is out of range, or the session has no ring");
@@ -307,6 +307,8 @@ static void resume(struct server *s, struct session *c, uint32_t request_id,
 							    .session = c->slot});
 	} else if (region) {
 		c->next_region = *m;
+	} else if (plan) {
+		c->next_plan = *m;
 	} else {
 		c->next_join = *m;
 	}
@@ -511,6 +513,8 @@ void request_handle(struct server *s, struct session *c, const struct svc_header
 	/* Also if the request was refused: what RESUME says is not for a later one. */
 	if (registers_memory(h->opcode))
 		c->next_region = (struct svc_resume){0};
+	if (h->opcode == SVC_PLAN_COMMIT)
+		c->next_plan = (struct svc_resume){0};
 	if (h->opcode == SVC_JOIN) {
 		c->next_join = (struct svc_resume){0};
 		peer_controls_forget(c);

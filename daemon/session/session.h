@@ -109,10 +109,10 @@ struct session {
 	uint32_t gpu_asked, gpu_known; /* bitmaps: workers that were told of the timelines, and that
 					  know them */
 
-	bool resumes;				  /* SVC_RESUME: it survives this daemon */
-	bool resumed;				  /* it has survived another */
-	struct svc_resume next_region, next_join; /* kind 0: none */
-	int next_controls;			  /* CONTROLS, for the next JOIN; -1: none */
+	bool resumes; /* SVC_RESUME: it survives this daemon */
+	bool resumed; /* it has survived another */
+	struct svc_resume next_region, next_join, next_plan; /* kind 0: none */
+	int next_controls; /* CONTROLS, for the next JOIN; -1: none */
 
 	int bell; /* comm/peer/share_log.c: rings when another member shares memory; -1: none */
 	struct mapping *mappings; /* [1..nmappings) */

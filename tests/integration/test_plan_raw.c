@@ -72,7 +72,7 @@ static void bad_commits(struct raw *r, struct svc_plan_commit m)
 	BAD_TASK(0, op, 0, "neither Send nor Recv");
 	BAD_TASK(0, peer, 1, "not a rank");
 	BAD_TASK(0, peer, -1, "not a rank");
-	BAD_TASK(0, reserved, 1, "reserved");
+	BAD_TASK(0, done, 1, "although the plan is new");
 	BAD_TASK(0, reserved2, 1, "reserved");
 	BAD_TASK(0, type, 1, "type");
 	BAD_TASK(0, tag, 1, "is not a list");

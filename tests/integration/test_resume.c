@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "harness_raw.h"
+#include "ncclsvc_plan.h"
 
 #define RANKS	 4
 #define RESTARTS 10
@@ -212,6 +213,89 @@ static void programs_work_though_the_daemon_is_killed(void **state)
 }
 
 /* ---- In place ---- */
+
+/* ---- Plans ---- */
+
+#define GROUPS 3
+
+static ncclsvc_plan *ring_plan(const struct client *me, ncclsvc_comm *comm)
+{
+	ncclsvc_plan *plan;
+	CHECK_OK(ncclsvc_plan_start(comm, &plan));
+	for (int g = 0; g < GROUPS; g++) {
+		CHECK_OK(ncclsvc_plan_group_start(plan));
+		CHECK_OK(ncclsvc_plan_send(plan, COUNT, NCCLSVC_INT32, (me->rank + 1) % RANKS));
+		CHECK_OK(ncclsvc_plan_recv(plan, COUNT, NCCLSVC_INT32,
+					   (me->rank + RANKS - 1) % RANKS));
+		CHECK_OK(ncclsvc_plan_group_end(plan));
+	}
+	CHECK_OK(ncclsvc_plan_end(plan, WAIT_MS));
+	CHECK_OK(ncclsvc_plan_launch(plan));
+	return plan;
+}
+
+/* Submits the six tasks of an iteration in an order of its own. */
+static void submit_planned(const struct client *me, ncclsvc_plan *plan, int32_t *sent,
+			   int32_t *received, unsigned round)
+{
+	for (unsigned n = 0; n < 2 * GROUPS; n++) {
+		const unsigned k =
+			(n * (round % 2 ? 5 : 1) + round + (unsigned)me->rank) % (2 * GROUPS);
+		ncclsvc_planned x = {.size = sizeof(x),
+				     .op = k % 2 ? NCCLSVC_RECV : NCCLSVC_SEND,
+				     .type = NCCLSVC_INT32,
+				     .count = COUNT,
+				     .group = k / 2};
+		x.peer = (me->rank + (k % 2 ? RANKS - 1 : 1)) % RANKS;
+		if (k % 2)
+			x.recvbuf = received + k / 2 * COUNT;
+		else
+			x.sendbuf = sent + k / 2 * COUNT;
+		CHECK_OK(ncclsvc_plan_submit(plan, &x, WAIT_MS, NULL));
+	}
+}
+
+static void work_planned(struct client *me)
+{
+	ncclsvc_session *s = session_open(me->daemon);
+	ncclsvc_comm *comm = comm_join(me, s);
+	const int prev = (me->rank + RANKS - 1) % RANKS;
+	int32_t *sent = shared(s, 2 * GROUPS * COUNT * sizeof(*sent));
+	int32_t *received = sent + GROUPS * COUNT;
+	ncclsvc_plan *plan = ring_plan(me, comm);
+	say(me, READY);
+	for (unsigned round = 0; !agree_to_stop(s, comm); round++) {
+		for (unsigned g = 0; g < GROUPS; g++)
+			fill(sent + g * COUNT, me->rank, 10 * round + g);
+		submit_planned(me, plan, sent, received, round);
+		CHECK_OK(ncclsvc_plan_reset(plan, WAIT_MS));
+		for (unsigned g = 0; g < GROUPS; g++)
+			for (int i = 0; i < COUNT; i++)
+				CHECK_EQ(received[g * COUNT + (unsigned)i],
+					 value_of(prev, 10 * round + g, i));
+		/* Another plan comes into force. */
+		if (round % 30 == 29) {
+			CHECK_OK(ncclsvc_plan_terminate(plan, WAIT_MS));
+			CHECK(!agree_to_stop(s, comm) || shared_state->stop);
+			plan = ring_plan(me, comm);
+		}
+		shared_state->iterations[me->rank]++;
+	}
+	CHECK_OK(ncclsvc_plan_terminate(plan, WAIT_MS));
+	ncclsvc_close(s);
+}
+
+static void plans_go_on_after_a_restart(void **state)
+{
+	(void)state;
+	run(work_planned, restart, NULL);
+}
+
+static void plans_go_on_after_a_kill(void **state)
+{
+	(void)state;
+	run(work_planned, kill_and_start, &killed);
+}
 
 /* All ranks learn the same: the sum is right, or the operation has failed. */
 static void work_in_place(struct client *me)
@@ -658,6 +742,8 @@ int main(void)
 		TEST(programs_work_though_the_daemon_is_killed),
 		TEST(in_place_results_are_right_after_a_restart),
 		TEST(in_place_results_are_right_or_fail_after_a_kill),
+		TEST(plans_go_on_after_a_restart),
+		TEST(plans_go_on_after_a_kill),
 		TEST(what_waits_continues_after_a_restart),
 		TEST(what_waits_continues_after_a_kill),
 		TEST(a_member_that_does_not_come_back_is_named),

@@ -53,7 +53,7 @@ static struct plan *parse(const char *const *ranks, uint32_t n, bool whole_group
 				make_list(&tasks[ntasks - 1], c + 2);
 			}
 		}
-		*result = plan_set(p, k, groups, ntasks, tasks, text);
+		*result = plan_set(p, k, groups, ntasks, tasks, false, text);
 	}
 	return p;
 }
@@ -147,8 +147,8 @@ static void labels_stand_in_sentences(void **state)
 						.label = "grad of layer 3"};
 		*recvs = (struct svc_plan_task){
 			.op = NCCLSVC_RECV, .type = NCCLSVC_INT8, .count = 7, .label = "grad"};
-		assert_int_equal(plan_set(p, 0, 1, 1, sends, text), 0);
-		assert_int_equal(plan_set(p, 1, 1, received, recvs, text), 0);
+		assert_int_equal(plan_set(p, 0, 1, 1, sends, false, text), 0);
+		assert_int_equal(plan_set(p, 1, 1, received, recvs, false, text), 0);
 		assert_int_equal(match_bounded(p, text), MISMATCH);
 		assert_non_null(strstr(text, "rank 0's Send \"grad of layer 3\" to rank 1"));
 		assert_true(!strstr(text, "the Recv \"grad\" in rank 1's group 0") == !received);
@@ -164,8 +164,8 @@ static void labels_stand_in_sentences(void **state)
 				       .agreement = 7};
 	*plain = (struct svc_plan_task){
 		.op = NCCLSVC_RECV, .type = NCCLSVC_UINT8, .count = 8, .label = "theirs"};
-	assert_int_equal(plan_set(p, 0, 1, 1, list, text), 0);
-	assert_int_equal(plan_set(p, 1, 1, 1, plain, text), 0);
+	assert_int_equal(plan_set(p, 0, 1, 1, list, false, text), 0);
+	assert_int_equal(plan_set(p, 1, 1, 1, plain, false, text), 0);
 	assert_int_equal(match_bounded(p, text), MISMATCH);
 	assert_non_null(strstr(text, "rank 0's Send \"weights\" to rank 1"));
 	assert_non_null(strstr(text, "the Recv \"theirs\" in rank 1's group 0"));
@@ -227,7 +227,8 @@ static void explanations_are_linear(void **state)
 			tasks[MANY_EACH].op = k ? NCCLSVC_RECV : NCCLSVC_SEND;
 			tasks[MANY_EACH].peer = k ? 0 : 2;
 		}
-		assert_int_equal(plan_set(p, k, k ? 1 : 2, MANY_EACH + more, tasks, text), 0);
+		assert_int_equal(plan_set(p, k, k ? 1 : 2, MANY_EACH + more, tasks, false, text),
+				 0);
 	}
 	for (int whole = 0; whole < 2; whole++) {
 		p->whole_groups = whole;
@@ -247,7 +248,7 @@ static void bad_plans_alone(void **state)
 	struct svc_plan_task *tasks = calloc(SVC_GROUP_TASKS + 1, sizeof(*tasks));
 	for (int i = 0; i <= SVC_GROUP_TASKS; i++)
 		tasks[i] = (struct svc_plan_task){.op = NCCLSVC_SEND, .count = SVC_PLAN_ANY};
-	assert_int_equal(plan_set(p, 0, 1, SVC_GROUP_TASKS + 1, tasks, text), NCCLSVC_LIMIT);
+	assert_int_equal(plan_set(p, 0, 1, SVC_GROUP_TASKS + 1, tasks, false, text), NCCLSVC_LIMIT);
 	plan_unset(p, 0);
 	assert_null(p->members[0].tasks);
 	for (int i = 0; i < 2; i++) {
@@ -257,7 +258,8 @@ static void bad_plans_alone(void **state)
 			tasks->tag = 1;
 		else
 			tasks->agreement = SVC_AGREEMENT_REFUSED;
-		assert_int_equal(plan_set(p, 0, 1, 1, tasks, text), NCCLSVC_INVALID_ARGUMENT);
+		assert_int_equal(plan_set(p, 0, 1, 1, tasks, false, text),
+				 NCCLSVC_INVALID_ARGUMENT);
 		assert_non_null(strstr(text, i ? "has a tag" : "refuses"));
 		plan_unset(p, 0);
 	}

@@ -27,18 +27,6 @@ static void skip_empty(struct plan_member *m)
 		m->group++;
 }
 
-void plan_add(struct scheduler *sched, struct comm *c, struct plan *p)
-{
-	plan_end(sched, c);
-	c->plan = p;
-	if (c->internode)
-		sched->nodes->plan_begins(c);
-	for (uint32_t k = 0; k < p->nranks; k++)
-		skip_empty(&p->members[k]);
-}
-
-/* ---- Incoming tasks ---- */
-
 /* ---- Starting groups ---- */
 
 /* A timeline's values rise in order; those of a group come and end together, in any order. */
@@ -95,6 +83,33 @@ static void next_iteration(struct plan_member *m)
 	m->group = 0;
 	m->iteration++;
 	skip_empty(m);
+}
+
+/* The previous daemon has run some tasks of this iteration. */
+static void skip_done(struct plan_member *m)
+{
+	for (uint32_t i = 0; i < m->ntasks; i++) {
+		if (!m->tasks[i].done)
+			continue;
+		m->slots[i].iteration = m->iteration;
+		m->missing[m->tasks[i].group]--;
+		table_count(&m->enqueued, 1);
+		table_count(&m->ended, 1);
+		atomic_store_explicit(&m->stamps[i], m->iteration, memory_order_relaxed);
+	}
+	skip_empty(m);
+	if (m->ntasks && m->group == m->ngroups)
+		next_iteration(m);
+}
+
+void plan_add(struct scheduler *sched, struct comm *c, struct plan *p)
+{
+	plan_end(sched, c);
+	c->plan = p;
+	if (c->internode)
+		sched->nodes->plan_begins(c);
+	for (uint32_t k = 0; k < p->nranks; k++)
+		skip_done(&p->members[k]);
 }
 
 void plan_hold(struct scheduler *sched, struct task *t)
