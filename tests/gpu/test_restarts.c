@@ -9,6 +9,7 @@
 #include "dropin_calls.h"
 #include "graphs.h"
 #include "meeting.h"
+#include "ncclsvc_plan.h"
 
 #define LARGE_BYTES ((size_t)2 << 20)
 #define WORDS	    (LARGE_BYTES / sizeof(uint32_t))
@@ -244,6 +245,58 @@ static void nccl_rank(struct client *c)
 	work(c, false);
 }
 
+/* Planned messages, which NCCL carries, beside sums in kernels. */
+#define GROUPS 3
+
+static ncclsvc_plan *ring_plan(const struct rank *r)
+{
+	ncclsvc_plan *plan;
+	CHECK_OK(ncclsvc_plan_start(r->comm, &plan));
+	for (int g = 0; g < GROUPS; g++) {
+		CHECK_OK(ncclsvc_plan_group_start(plan));
+		CHECK_OK(ncclsvc_plan_send(plan, SMALL, NCCLSVC_UINT32, (r->rank + 1) % r->n));
+		CHECK_OK(ncclsvc_plan_recv(plan, SMALL, NCCLSVC_UINT32,
+					   (r->rank + r->n - 1) % r->n));
+		CHECK_OK(ncclsvc_plan_group_end(plan));
+	}
+	CHECK_OK(ncclsvc_plan_end(plan, WAIT_MS));
+	CHECK_OK(ncclsvc_plan_launch(plan));
+	return plan;
+}
+
+static CUdeviceptr part_of(CUdeviceptr p, int group)
+{
+	return p + (size_t)group * SMALL * sizeof(uint32_t);
+}
+
+static void planned_rank(struct client *c)
+{
+	struct work w = {0};
+	struct rank *r = &w.m.r;
+	work_open(&w, c);
+	ncclsvc_plan *plan = ring_plan(r);
+	const int next = (r->rank + 1) % r->n, previous = (r->rank + r->n - 1) % r->n;
+	say(c, READY);
+	for (uint32_t round = 0; !agree_to_stop(&w); round++) {
+		stage("iteration %u", round);
+		for (int g = 0; g < GROUPS; g++) {
+			fill(r, part_of(w.sent, g), 10 * round + (uint32_t)g, SMALL);
+			CHECK_OK(ncclsvc_plan_submit_send(plan, at(part_of(w.sent, g)), SMALL,
+							  NCCLSVC_UINT32, next, NULL));
+			CHECK_OK(ncclsvc_plan_submit_recv(plan, at(part_of(w.received, g)), SMALL,
+							  NCCLSVC_UINT32, previous, NULL));
+		}
+		sums(&w, round);
+		CHECK_OK(ncclsvc_plan_reset(plan, WAIT_MS));
+		for (int g = 0; g < GROUPS; g++)
+			gpu_check(part_of(w.received, g), 10 * round + (uint32_t)(g + previous + 1),
+				  SMALL, "the planned message");
+		shared_state->iterations[c->rank]++;
+	}
+	CHECK_OK(ncclsvc_plan_terminate(plan, WAIT_MS));
+	work_close(&w);
+}
+
 static void await_progress(int n)
 {
 	const uint64_t end = now_ns() + 2 * WAIT_MS * UINT64_C(1000000);
@@ -310,6 +363,11 @@ static void test_mixed(void)
 static void test_nccl(void)
 {
 	run(nccl_rank, 2, rounds(20, 6));
+}
+
+static void test_plan(void)
+{
+	run(planned_rank, 2, rounds(20, 6));
 }
 
 static void test_work_4(void)
@@ -635,6 +693,7 @@ const struct gpu_test restart_tests[] = {
 	{"restarts/dropin", test_dropin, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/mixed", test_mixed, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/nccl", test_nccl, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"restarts/plan", test_plan, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/pending", test_pending, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/renewed", test_renewed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/death", test_death, 2, 60, TEST_QUICK | TEST_ONE_NODE},
