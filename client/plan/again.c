@@ -1,15 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0
- * After a restart of the daemon: plans that were in force are committed to the next daemon, under
- * their old handles, in the middle of an iteration. What has run is marked; the tasks that are left
- * are submitted again (comm/resume.c). Plans of lists are over: their members exchange shapes. */
+ * Plans as the daemon gets them. After its restart: plans that were in force are committed to the
+ * next daemon, under their old handles, in the middle of an iteration. What has run is marked; the
+ * tasks that are left are submitted again (comm/resume.c). Plans of lists are over: their members
+ * exchange shapes. */
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/deadline_clock.h"
+#include "base/error.h"
 #include "core/call.h"
 #include "core/comm_handle.h"
 #include "member_plan.h"
+#include "proto/fdio.h"
 #include "resume/history.h"
+
+bool plan_stale(const ncclsvc_plan *p)
+{
+	return p->epoch != p->comm->epoch || p->generation != session_connections(p->session);
+}
+
+/* ---- The plan, for the daemon ---- */
+
+static bool has_run(const ncclsvc_plan *p, uint32_t slot)
+{
+	const uint64_t number = p->numbers[slot];
+	const struct slot *at = task_slot(&p->session->tasks, number);
+	return number != PLAN_SLOT_FREE && number != PLAN_SLOT_TAKEN &&
+	       !(at->number == number && at->state == SLOT_PENDING);
+}
+
+ncclsvc_result plan_write(const ncclsvc_plan *p, bool again, int *fd)
+{
+	const size_t bytes = (p->ntasks ? p->ntasks : 1) * sizeof(*p->tasks);
+	*fd = svc_memfd_create("ncclsvc-plan", bytes, false);
+	if (*fd < 0)
+		return error_set(NCCLSVC_SYSTEM, "cannot create a memory file for the plan: %s",
+				 strerror(-*fd));
+	struct svc_plan_task *to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	if (to == MAP_FAILED) {
+		close(*fd);
+		return error_set(NCCLSVC_SYSTEM, "cannot write the plan: %m");
+	}
+	if (p->ntasks)
+		memcpy(to, p->tasks, bytes);
+	for (uint32_t i = 0; again && i < p->ntasks; i++)
+		to[i].done = has_run(p, i);
+	munmap(to, bytes);
+	return NCCLSVC_OK;
+}
+
+/* ---- After a restart ---- */
 
 static bool has_lists(const ncclsvc_plan *p)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Committing a plan to the daemon, and launching it. */
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/deadline_clock.h"
@@ -10,15 +9,9 @@
 #include "core/comm_handle.h"
 #include "core/session_handle.h"
 #include "member_plan.h"
-#include "proto/fdio.h"
 
 /* The daemon answers by its own deadline; this allows for the answer's delivery. */
 #define GRACE_NS UINT64_C(5000000000)
-
-bool plan_stale(const ncclsvc_plan *p)
-{
-	return p->epoch != p->comm->epoch || p->generation != session_connections(p->session);
-}
 
 ncclsvc_result plan_live(const ncclsvc_plan *p, const char *function)
 {
@@ -71,34 +64,6 @@ void plan_take_back(ncclsvc_plan *p)
 {
 	for (uint32_t i = 0; i < p->ntasks && p->comm->messages; i++)
 		--*count_of(p, i);
-}
-
-static bool has_run(const ncclsvc_plan *p, uint32_t slot)
-{
-	const uint64_t number = p->numbers[slot];
-	const struct slot *at = task_slot(&p->session->tasks, number);
-	return number != PLAN_SLOT_FREE && number != PLAN_SLOT_TAKEN &&
-	       !(at->number == number && at->state == SLOT_PENDING);
-}
-
-ncclsvc_result plan_write(const ncclsvc_plan *p, bool again, int *fd)
-{
-	const size_t bytes = (p->ntasks ? p->ntasks : 1) * sizeof(*p->tasks);
-	*fd = svc_memfd_create("ncclsvc-plan", bytes, false);
-	if (*fd < 0)
-		return error_set(NCCLSVC_SYSTEM, "cannot create a memory file for the plan: %s",
-				 strerror(-*fd));
-	struct svc_plan_task *to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-	if (to == MAP_FAILED) {
-		close(*fd);
-		return error_set(NCCLSVC_SYSTEM, "cannot write the plan: %m");
-	}
-	if (p->ntasks)
-		memcpy(to, p->tasks, bytes);
-	for (uint32_t i = 0; again && i < p->ntasks; i++)
-		to[i].done = has_run(p, i);
-	munmap(to, bytes);
-	return NCCLSVC_OK;
 }
 
 static void committed(ncclsvc_session *s, struct call *call)

@@ -2,9 +2,10 @@
  * One member's part of a plan, as its process sees it. Bottom up:
  *
  *   bounce.c     copies in GPU memory
+ *   again.c      what the daemon gets, and committing it to the next daemon, in the middle of an
+ *                iteration
  *   build.c      planning
  *   commit.c     committing it to the daemon, again after a rejoin; the launch
- *   again.c      committing it to the next daemon, in the middle of an iteration
  *   slot.c       the slots of one iteration
  *   wait.c       groups and iterations; giving the plan up
  *   submit.c     tasks in slots
