@@ -320,7 +320,10 @@ static void run(client_main *main, int n, int restarts)
 	struct daemon d;
 	struct client ranks[RANKS_MAX];
 	share_state();
-	kernels_daemon_start(&d);
+	if (n > 1)
+		kernels_daemon_start(&d);
+	else
+		gpu_daemon_start(&d);
 	clients_start(ranks, n, &d, main, NULL);
 	hear_all(ranks, n, READY);
 	for (int i = 0; i < restarts; i++) {
@@ -363,6 +366,11 @@ static void test_mixed(void)
 static void test_nccl(void)
 {
 	run(nccl_rank, 2, rounds(20, 6));
+}
+
+static void test_alone(void)
+{
+	run(nccl_rank, 1, rounds(20, 6));
 }
 
 static void test_plan(void)
@@ -693,6 +701,7 @@ const struct gpu_test restart_tests[] = {
 	{"restarts/dropin", test_dropin, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/mixed", test_mixed, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/nccl", test_nccl, 2, 120, TEST_QUICK | TEST_ONE_NODE},
+	{"restarts/alone", test_alone, 1, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/plan", test_plan, 2, 120, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/pending", test_pending, 2, 60, TEST_QUICK | TEST_ONE_NODE},
 	{"restarts/renewed", test_renewed, 2, 60, TEST_QUICK | TEST_ONE_NODE},
