@@ -34,7 +34,7 @@ static bool send_waiting(ncclsvc_session *s, const struct call *c)
 static bool is_late(unsigned opcode)
 {
 	return opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT || opcode == SVC_DESCRIBE ||
-	       opcode == SVC_STAGING ||
+	       opcode == SVC_STAGING || opcode == SVC_REDOP_ADD || opcode == SVC_REDOP_DEL ||
 	       opcode == SVC_REGION_DEL; /* which waits for members that import the region */
 }
 

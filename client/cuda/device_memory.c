@@ -137,11 +137,20 @@ static ncclsvc_result export_allocation(struct gpu *g, const struct buffer *b,
 		   "between processes: request CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR");
 }
 
+/* At once: the daemon may be another one when the caller looks, and must have it, too. */
+static void introduced(ncclsvc_session *s, struct call *call)
+{
+	struct svc_region_reply reply;
+	struct device_region *region = call->arg;
+	(void)s;
+	memcpy(&reply, call->body, sizeof(reply));
+	region->id = reply.region;
+}
+
 ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device_region *region,
 				unsigned opcode, const void *request, int fd)
 {
-	struct call call = {0};
-	struct svc_region_reply reply;
+	struct call call = {.on_reply = introduced, .arg = region};
 	uint32_t generation = s->generation;
 	ncclsvc_result r = call_run(s, &call, opcode, request, fd, deadline_in(REQUEST_MS));
 	if (generation != s->generation)
@@ -149,15 +158,12 @@ ncclsvc_result device_introduce(ncclsvc_session *s, struct gpu *g, struct device
 			 : error_set(NCCLSVC_DAEMON_LOST, "the daemon was lost in the meantime");
 	region->busy = false;
 	pthread_cond_broadcast(&s->changed);
-	memcpy(&reply, call.body, sizeof(reply));
-	if (!r && !reply.region) {
+	if (!r && !region->id) {
 		session_lose(s, "the daemon broke the protocol: it gave region number 0");
 		r = session_check(s);
 	}
 	if (r)
 		device_region_drop(s, g, region);
-	else
-		region->id = reply.region;
 	return r;
 }
 
