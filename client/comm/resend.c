@@ -34,7 +34,7 @@ static bool send_waiting(ncclsvc_session *s, const struct call *c)
 static bool is_late(unsigned opcode)
 {
 	return opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT || opcode == SVC_DESCRIBE ||
-	       opcode == SVC_STAGING || opcode == SVC_REDOP_ADD || opcode == SVC_REDOP_DEL ||
+	       opcode == SVC_STAGING || opcode == SVC_REDOP_ADD ||
 	       opcode == SVC_REGION_DEL; /* which waits for members that import the region */
 }
 
@@ -75,11 +75,12 @@ bool resend(ncclsvc_session *s, uint32_t before, bool late)
 			at = &c->next;
 			continue;
 		}
-		if (c->opcode == SVC_LEAVE || c->opcode == SVC_PLAN_DROP || is_of_no_region(s, c)) {
+		if (c->opcode == SVC_LEAVE || c->opcode == SVC_PLAN_DROP ||
+		    c->opcode == SVC_REDOP_DEL || is_of_no_region(s, c)) {
 			call_answer(at, NCCLSVC_OK); /* it went with the daemon */
 			continue;
 		}
-		/* Of comm_compare: the watcher compares now. Of a capture: it keeps all anew. */
+		/* comm_compare's: the watcher compares now. A capture's: it begins again. */
 		if (c->opcode == SVC_SUBMIT || c->bound || is_of_no_comm(s, c)) {
 			call_answer(at, NCCLSVC_DAEMON_LOST);
 			continue;

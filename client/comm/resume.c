@@ -356,18 +356,21 @@ static void settle(ncclsvc_session *s, struct exchange *x)
 		comm_leave_behind(s, x->comm, x->result);
 }
 
-/* Members may have joined the communicators in different orders, so no commit waits for another. */
-static void plans_again(ncclsvc_session *s, const struct exchange *x, size_t n)
+/* Members may have joined the communicators in different orders, so all commits are sent before any
+ * is awaited. False: the daemon has ended again. */
+static bool plans_again(ncclsvc_session *s, const struct exchange *x, size_t n, uint32_t before)
 {
-	const uint64_t deadline = deadline_in(s->reattach_ms);
+	const uint64_t deadline = exchange_deadline(s);
 	if (!s->plan_callbacks)
-		return;
+		return resend(s, before, true);
 	for (size_t i = 0; i < n; i++)
 		if (!x[i].result && s->away == AWAY_RESUMING)
 			s->plan_callbacks->commit_again(s, x[i].comm, deadline);
+	const bool sent = resend(s, before, true);
 	for (size_t i = 0; i < n; i++)
 		if (!x[i].result)
-			s->plan_callbacks->committed_again(s, x[i].comm);
+			s->plan_callbacks->committed_again(s, x[i].comm, deadline);
+	return sent;
 }
 
 /* The first on_host of them are on the host. */
@@ -388,14 +391,14 @@ static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_
 		return r;
 	for (size_t i = 0; i < n && s->away == AWAY_RESUMING; i++)
 		settle(s, &x[i]);
-	plans_again(s, x, n);
+	const bool all_sent = plans_again(s, x, n, before);
 	if (s->away == AWAY_GONE || s->lost)
 		return lost_again(s);
 	carried_submit(s);
 	for (size_t i = 0; i < n; i++)
 		if (!x[i].result)
 			captured_groups_go_on(x[i].comm->capture);
-	return resend(s, before, true) ? NCCLSVC_OK : lost_again(s);
+	return all_sent ? NCCLSVC_OK : lost_again(s);
 }
 
 static ncclsvc_result resume(ncclsvc_session *s)
@@ -471,6 +474,8 @@ static void come_back(ncclsvc_session *s)
 		if (!r && s->away == AWAY_RESUMING) {
 			s->away = AWAY_NOT;
 			s->nleft = 0;
+			if (s->plan_callbacks)
+				s->plan_callbacks->back(s);
 			session_kick(s);
 			pthread_cond_broadcast(&s->changed);
 			gpu_back(s);

@@ -62,6 +62,7 @@ struct ncclsvc_comm {
 	/* [4 * nranks]: Sends to each rank, Recvs from each rank; and then the same of plans, where
 	 * an iteration counts as a whole when it begins */
 	uint64_t *messages;
+	uint32_t counts;   /* changes when these begin anew */
 	uint64_t *damaged; /* collectives that a killed daemon has left half done */
 	size_t ndamaged;
 	char why[SVC_TEXT_BYTES]; /* why it was not continued; empty: it was */

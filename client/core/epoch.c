@@ -20,6 +20,7 @@ static void begin_lineage(ncclsvc_session *s, ncclsvc_comm *comm,
 	comm->messages = comm->damaged = NULL;
 	comm->ndamaged = 0;
 	comm->order = comm->splits = 0;
+	comm->counts++;
 	comm->spoilt = false;
 	comm->why[0] = '\0';
 	comm->resuming = reply->lineage & SVC_LINEAGE_RESUMED;

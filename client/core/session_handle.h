@@ -31,6 +31,8 @@ struct history;
 struct thread_state;
 struct gpu;
 
+#define PLAN_ODD UINT64_MAX
+
 /* The session's callbacks into the plan layer. */
 struct plan_callbacks {
 	void (*comm_left)(ncclsvc_session *s, const ncclsvc_comm *comm); /* locked */
@@ -39,16 +41,21 @@ struct plan_callbacks {
 	void (*label)(const ncclsvc_session *s, const struct slot *slot,
 		      char label[NCCLSVC_LABEL_BYTES]);
 	/* A restart of the daemon (comm/resume.c). Locked. The daemon is gone: notes which plans
-	 * can be committed to the next one. */
+	 * were in force. */
 	void (*away)(ncclsvc_session *s);
-	/* Whether it is such a plan, by its handle. */
+	/* The plan in force on the communicator: 0: none that matters; PLAN_ODD: one that cannot be
+	 * continued; otherwise what all members call it. */
+	uint64_t (*in_force)(const ncclsvc_session *s, const ncclsvc_comm *comm);
+	/* Whether a pending task's plan continues, by its handle. */
 	bool (*continues)(const ncclsvc_session *s, const ncclsvc_comm *comm, uint32_t handle);
 	/* Adds the planned operations that have not been submitted. False: out of memory. */
 	bool (*history)(const ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h);
 	/* Commits the communicator's plan to the next daemon, under its old handle: the request,
 	 * then its answer. If they fail, the plan is over. */
-	void (*commit_again)(ncclsvc_session *s, const ncclsvc_comm *comm, uint64_t deadline);
-	void (*committed_again)(ncclsvc_session *s, const ncclsvc_comm *comm);
+	void (*commit_again)(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline);
+	void (*committed_again)(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline);
+	/* The session has come back. */
+	void (*back)(ncclsvc_session *s);
 };
 
 /* Whether the session is waiting for the next daemon (comm/resume.c). */

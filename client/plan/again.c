@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans as the daemon gets them. After its restart: plans that were in force are committed to the
- * next daemon, under their old handles, in the middle of an iteration. What has run is marked; the
- * tasks that are left are submitted again (comm/resume.c). Plans of lists are over: their members
- * exchange shapes. */
+ * Plans as the daemon gets them. After its restart, plans that were in force are committed to the
+ * next daemon under their old handles, even in the middle of an iteration. What has run is marked;
+ * the tasks that are left are submitted again (comm/resume.c). A plan with lists does not continue,
+ * because its members would have to exchange shapes again. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -51,6 +51,38 @@ ncclsvc_result plan_write(const ncclsvc_plan *p, bool again, int *fd)
 	return NCCLSVC_OK;
 }
 
+/* ---- Orders ---- */
+
+/* Sends to a rank, or Recvs from it, that plans of the communicator have numbered so far. */
+static uint64_t *count_of(const ncclsvc_plan *p, uint32_t slot)
+{
+	const struct svc_plan_task *t = &p->tasks[slot];
+	return comm_planned(p->comm, t->op == NCCLSVC_SEND, t->peer);
+}
+
+void plan_count(ncclsvc_plan *p)
+{
+	p->counts = p->comm->counts;
+	for (uint32_t i = 0; i < p->ntasks && p->comm->messages; i++)
+		p->orders[i] = (*count_of(p, i))++;
+}
+
+void plan_give_back(ncclsvc_plan *p)
+{
+	for (uint32_t i = 0; p->counts == p->comm->counts && i < p->ntasks && p->comm->messages;
+	     i++)
+		--*count_of(p, i);
+	p->counts = 0;
+}
+
+bool plan_is_fresh(const ncclsvc_plan *p)
+{
+	bool fresh = !p->nsubmitted;
+	for (uint32_t i = 0; fresh && p->numbers && i < p->ntasks; i++)
+		fresh = p->numbers[i] == PLAN_SLOT_FREE;
+	return fresh;
+}
+
 /* ---- After a restart ---- */
 
 static bool has_lists(const ncclsvc_plan *p)
@@ -61,33 +93,64 @@ static bool has_lists(const ncclsvc_plan *p)
 	return false;
 }
 
+/* Whether all of this iteration has ended. */
+static bool is_done(const ncclsvc_plan *p)
+{
+	bool done = p->nsubmitted == p->ntasks;
+	for (uint32_t i = 0; done && i < p->ntasks; i++)
+		done = has_run(p, i);
+	return done;
+}
+
+static uint64_t judge(const ncclsvc_plan *p)
+{
+	const bool rests = plan_is_fresh(p) || is_done(p);
+	if (p->over)
+		return PLAN_ODD;
+	if (has_lists(p))
+		return rests ? 0 : PLAN_ODD;
+	return p->birth;
+}
+
+/* Again after each attempt that has failed: then the plan is stale, and what it was is known. */
 void plans_away(ncclsvc_session *s)
 {
 	for (ncclsvc_plan *p = s->plans; p; p = p->next)
-		if (p->phase >= PLAN_COMMITTED && p->comm && !p->over && !plan_stale(p))
-			p->continues = !has_lists(p);
+		if (p->phase >= PLAN_COMMITTED && p->comm && !plan_stale(p))
+			p->in_force = judge(p);
 }
 
-/* NULL: it has no plan that continues. */
+void plans_back(ncclsvc_session *s)
+{
+	for (ncclsvc_plan *p = s->plans; p; p = p->next)
+		p->in_force = 0;
+}
+
+/* NULL: none was in force. */
 static ncclsvc_plan *plan_on(const ncclsvc_session *s, const ncclsvc_comm *comm)
 {
 	ncclsvc_plan *p = s->plans;
-	while (p && !(p->continues && p->comm == comm))
+	while (p && !(p->in_force && p->comm == comm))
 		p = p->next;
 	return p;
+}
+
+uint64_t plan_in_force_on(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	const ncclsvc_plan *p = plan_on(s, comm);
+	return p ? p->in_force : 0;
 }
 
 bool plan_continues(const ncclsvc_session *s, const ncclsvc_comm *comm, uint32_t handle)
 {
 	const ncclsvc_plan *p = plan_on(s, comm);
-	return p && p->handle == handle;
+	return p && p->in_force != PLAN_ODD && p->handle == handle;
 }
 
-bool plans_history(const ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h)
+static bool add_unsubmitted(const ncclsvc_plan *p, struct history *h)
 {
-	const ncclsvc_plan *p = plan_on(s, comm);
 	bool good = true;
-	for (uint32_t i = 0; p && good && i < p->ntasks; i++) {
+	for (uint32_t i = 0; good && i < p->ntasks; i++) {
 		if (p->numbers[i] != PLAN_SLOT_FREE && p->numbers[i] != PLAN_SLOT_TAKEN)
 			continue;
 		const bool send = p->tasks[i].op == NCCLSVC_SEND;
@@ -101,54 +164,81 @@ bool plans_history(const ncclsvc_session *s, const ncclsvc_comm *comm, struct hi
 	return good;
 }
 
+bool plans_history(const ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h)
+{
+	bool good = true;
+	for (const ncclsvc_plan *p = s->plans; good && p; p = p->next)
+		if (p->comm == comm && p->counts == comm->counts)
+			good = add_unsubmitted(p, h);
+	return good;
+}
+
+/* Its members had no iteration under way, and need no orders until they commit it again. */
+static void drop_resting(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	for (ncclsvc_plan *p = s->plans; p; p = p->next)
+		if (p->comm == comm && !p->in_force && p->counts && plan_is_fresh(p))
+			plan_give_back(p);
+}
+
 static void committed(ncclsvc_session *s, struct call *call)
 {
 	ncclsvc_plan *p = call->arg;
 	struct svc_plan_reply reply;
 	memcpy(&reply, call->body, sizeof(reply));
-	if (reply.plan != p->handle)
+	if (reply.plan != p->handle) { /* RESUME was refused */
+		call_forget(s, SVC_PLAN_DROP,
+			    &(struct svc_plan_drop){.comm = reply.comm, .plan = reply.plan});
 		return;
+	}
 	p->uid = reply.uid;
 	p->generation = session_connections(s);
 	p->epoch = p->comm->epoch;
 }
 
-void plan_commit_again(ncclsvc_session *s, const ncclsvc_comm *comm, uint64_t deadline)
+static bool begin_commit(ncclsvc_session *s, ncclsvc_plan *p, uint64_t deadline)
 {
-	ncclsvc_plan *p = plan_on(s, comm);
-	int fd = -1;
-	if (!p)
-		return;
-	p->again = calloc(1, sizeof(*p->again));
-	if (!p->again || plan_write(p, true, &fd)) {
-		free(p->again);
-		p->again = NULL;
-		return;
-	}
-	*p->again = (struct call){.on_reply = committed, .arg = p};
 	const uint64_t now = now_ns();
-	const struct svc_plan_commit request = {.comm = comm->handle,
-						.epoch = comm->epoch,
+	const struct svc_plan_commit request = {.comm = p->comm->handle,
+						.epoch = p->comm->epoch,
 						.groups = p->ngroups,
 						.tasks = p->ntasks,
 						.timeout_ns = deadline > now ? deadline - now : 1};
-	call_forget(s, SVC_RESUME,
-		    &(struct svc_resume){.kind = SVC_RESUME_PLAN, .number = p->handle});
-	if (call_begin(s, p->again, SVC_PLAN_COMMIT, &request, fd, deadline + JOIN_GRACE_NS)) {
-		free(p->again);
-		p->again = NULL;
-	}
+	int fd = -1;
+	*p->again = (struct call){.on_reply = committed, .arg = p};
+	if (plan_write(p, true, &fd))
+		return false;
+	const bool begun =
+		call_forget(s, SVC_RESUME,
+			    &(struct svc_resume){.kind = SVC_RESUME_PLAN, .number = p->handle}) &&
+		!call_begin(s, p->again, SVC_PLAN_COMMIT, &request, fd, deadline + JOIN_GRACE_NS);
 	close(fd);
+	return begun;
 }
 
-void plan_committed_again(ncclsvc_session *s, const ncclsvc_comm *comm)
+void plan_commit_again(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline)
+{
+	ncclsvc_plan *p = plan_on(s, comm);
+	if (!p) {
+		drop_resting(s, comm);
+		return;
+	}
+	p->again = calloc(1, sizeof(*p->again));
+	if (p->again && begin_commit(s, p, deadline))
+		return;
+	free(p->again);
+	p->again = NULL;
+}
+
+void plan_committed_again(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline)
 {
 	ncclsvc_plan *p = plan_on(s, comm);
 	if (!p)
 		return;
 	if (p->again)
-		call_finish(s, p->again, NO_DEADLINE);
+		call_finish(s, p->again, deadline + JOIN_GRACE_NS);
 	free(p->again);
 	p->again = NULL;
-	p->continues = s->away != AWAY_RESUMING; /* the daemon has ended again */
+	if (plan_stale(p)) /* the members' orders may differ from now on */
+		comm->spoilt = true;
 }

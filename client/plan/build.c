@@ -26,12 +26,11 @@ ncclsvc_result plan_lock(ncclsvc_plan *p, const char *function)
 	if (!p)
 		return plan_usable(p, function);
 	session_lock(p->session);
+	p->calls++;
 	session_back(p->session); /* the watcher commits it to the next daemon */
 	ncclsvc_result r = plan_usable(p, function);
 	if (r)
-		session_unlock(p->session);
-	else
-		p->calls++;
+		plan_unlock(p);
 	return r;
 }
 
@@ -84,10 +83,12 @@ static const struct plan_callbacks callbacks = {.comm_left = leave,
 						.closing = free_all,
 						.label = copy_label,
 						.away = plans_away,
+						.in_force = plan_in_force_on,
 						.continues = plan_continues,
 						.history = plans_history,
 						.commit_again = plan_commit_again,
-						.committed_again = plan_committed_again};
+						.committed_again = plan_committed_again,
+						.back = plans_back};
 
 ncclsvc_result ncclsvc_plan_start(ncclsvc_comm *comm, ncclsvc_plan **plan)
 {
@@ -276,8 +277,9 @@ ncclsvc_result plan_complete(ncclsvc_plan *p)
 		free(p->alike);
 		free(p->full);
 		free(p->numbers);
+		free(p->orders);
 		p->first = p->missing = p->alike = p->full = NULL;
-		p->numbers = NULL;
+		p->numbers = p->orders = NULL;
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	}
 	for (uint32_t i = 0; i < p->ntasks; i++) {

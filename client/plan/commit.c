@@ -36,12 +36,6 @@ ncclsvc_result plan_running(const ncclsvc_plan *p, const char *function)
 	return r;
 }
 
-static uint64_t *count_of(const ncclsvc_plan *p, uint32_t slot)
-{
-	const struct svc_plan_task *t = &p->tasks[slot];
-	return comm_planned(p->comm, t->op == NCCLSVC_SEND, t->peer);
-}
-
 void plan_begin_iteration(ncclsvc_plan *p)
 {
 	ncclsvc_session *s = p->session;
@@ -56,14 +50,7 @@ void plan_begin_iteration(ncclsvc_plan *p)
 	p->failures = s->tasks.nfailures;
 	p->base = s->planned_groups + 1;
 	s->planned_groups += p->ngroups;
-	for (uint32_t i = 0; i < p->ntasks && p->comm->messages; i++)
-		p->orders[i] = (*count_of(p, i))++;
-}
-
-void plan_take_back(ncclsvc_plan *p)
-{
-	for (uint32_t i = 0; i < p->ntasks && p->comm->messages; i++)
-		--*count_of(p, i);
+	plan_count(p);
 }
 
 static void committed(ncclsvc_session *s, struct call *call)
@@ -73,8 +60,15 @@ static void committed(ncclsvc_session *s, struct call *call)
 	memcpy(&reply, call->body, sizeof(reply));
 	p->handle = reply.plan;
 	p->uid = reply.uid;
+	p->birth = reply.uid;
+	if (!p->comm) /* it was left, or the plan terminated, meanwhile */
+		return;
 	p->generation = session_connections(s);
 	p->epoch = p->comm->epoch;
+	p->iteration = 0;
+	plan_begin_iteration(p);
+	if (p->phase == PLAN_ENDED)
+		p->phase = PLAN_COMMITTED;
 }
 
 ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
@@ -104,11 +98,7 @@ ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline)
 		     deadline == NO_DEADLINE ? NO_DEADLINE : deadline + GRACE_NS);
 	p->busy = false;
 	close(fd);
-	if (r)
-		return r;
-	p->iteration = 0;
-	plan_begin_iteration(p);
-	return NCCLSVC_OK;
+	return r ? r : plan_usable(p, "the plan");
 }
 
 ncclsvc_result ncclsvc_plan_end(ncclsvc_plan *p, int timeout_ms)
@@ -122,8 +112,6 @@ ncclsvc_result ncclsvc_plan_end(ncclsvc_plan *p, int timeout_ms)
 		r = plan_complete(p);
 	if (!r)
 		r = plan_commit(p, deadline_in(timeout_ms));
-	if (!r)
-		p->phase = PLAN_COMMITTED;
 	plan_unlock(p);
 	return r;
 }

@@ -52,8 +52,10 @@ struct ncclsvc_plan {
 	/* Where and when it was committed: */
 	uint32_t handle, epoch, generation;
 	uint64_t uid;
+	uint64_t birth;	 /* the first uid in the epoch's lineage: the same on all ranks */
+	uint32_t counts; /* the counters of its orders: comm->counts; 0: they are given back */
 	/* After a restart of the daemon (again.c): */
-	bool continues;	    /* it can be committed to the next daemon */
+	uint64_t in_force;  /* until the session is back; 0: it was not in force */
 	struct call *again; /* the commit under way; NULL: none */
 
 	/* For this iteration: */
@@ -105,14 +107,20 @@ void plan_free(ncclsvc_plan *p);
 ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline);
 /* The plan in a new memfd, which the caller owns. again: with what has run in this iteration. */
 ncclsvc_result plan_write(const ncclsvc_plan *p, bool again, int *fd);
-/* The iteration that has just begun will not be submitted. Locked. */
-void plan_take_back(ncclsvc_plan *p);
-/* again.c: as in struct plan_callbacks. */
+/* again.c: gives the slots of the iteration that begins their orders. Locked. */
+void plan_count(ncclsvc_plan *p);
+/* again.c: gives back the orders of an iteration of which nothing has been submitted. Locked. */
+void plan_give_back(ncclsvc_plan *p);
+/* Whether nothing of this iteration has been submitted. Locked. */
+bool plan_is_fresh(const ncclsvc_plan *p);
+/* As in struct plan_callbacks. */
 void plans_away(ncclsvc_session *s);
+uint64_t plan_in_force_on(const ncclsvc_session *s, const ncclsvc_comm *comm);
 bool plan_continues(const ncclsvc_session *s, const ncclsvc_comm *comm, uint32_t handle);
 bool plans_history(const ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h);
-void plan_commit_again(ncclsvc_session *s, const ncclsvc_comm *comm, uint64_t deadline);
-void plan_committed_again(ncclsvc_session *s, const ncclsvc_comm *comm);
+void plan_commit_again(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline);
+void plan_committed_again(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline);
+void plans_back(ncclsvc_session *s);
 /* bounce.c: copies the source and sends the copy. Locked; yields. */
 ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t slot, struct op *op, uint64_t deadline);
 void bounces_free(ncclsvc_plan *p);

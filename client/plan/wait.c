@@ -266,7 +266,9 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 		r = wait_iteration(p, iteration, deadline);
 		if (!r && iteration == p->base) {
 			r = iteration_report(p);
-			plan_begin_iteration(p);
+			r = r ? r : plan_usable(p, "ncclsvc_plan_reset");
+			if (p->comm)
+				plan_begin_iteration(p);
 			p->iterations++;
 			p->iteration++;
 		}
@@ -344,16 +346,6 @@ static void free_over(ncclsvc_session *s)
 	}
 }
 
-/* Planned operations that will not run: after a restart of the daemon, the other members could take
- * them for done. */
-static void leave_order(ncclsvc_plan *p)
-{
-	if (!p->nsubmitted)
-		plan_take_back(p);
-	else if (!went_well(p))
-		p->comm->spoilt = true;
-}
-
 ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
 {
 	ncclsvc_result r = NCCLSVC_OK;
@@ -362,15 +354,19 @@ ncclsvc_result ncclsvc_plan_terminate(ncclsvc_plan *p, int timeout_ms)
 	uint64_t deadline = deadline_in(timeout_ms);
 	ncclsvc_session *s = p->session;
 	session_lock(s);
+	p->calls++;
 	session_back(s);
 	p->over = true;
-	p->calls++;
 	pthread_cond_broadcast(&s->changed); /* threads may be waiting for the launch */
 	list_slots_forget(p);
+	const bool fresh = plan_is_fresh(p);
+	if (p->comm && fresh)
+		plan_give_back(p);
 	if (p->comm)
 		r = give_up(p, deadline);
-	if (p->comm && p->phase >= PLAN_COMMITTED)
-		leave_order(p);
+	/* After a restart of the daemon, the others could assume that the rest has run. */
+	if (p->comm && p->counts == p->comm->counts && !fresh && !went_well(p))
+		p->comm->spoilt = true;
 	p->comm = NULL;
 	p->calls--;
 	free_over(s);

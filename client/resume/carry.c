@@ -154,9 +154,12 @@ static uint64_t submitted(const ncclsvc_comm *comm)
 
 const char *carried_nccl(const ncclsvc_session *s, const ncclsvc_comm *comm, uint64_t *done)
 {
-	*done = submitted(comm);
+	const uint64_t plan = plan_in_force(s, comm);
+	*done = submitted(comm) + plan * done_by_all(DONE_PLAN, comm->rank, comm->nranks);
 	if (comm->spoilt)
 		return "an operation had failed";
+	if (plan == PLAN_ODD)
+		return PLANS_DIFFER;
 	if (carried_plan_is_over(s, comm))
 		return "operations of a plan that is over were pending";
 	if (comm->peer && !comm->peer_bytes)

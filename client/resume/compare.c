@@ -26,7 +26,7 @@ struct slot *carried_slot(const ncclsvc_session *s, const struct carried *c)
 /* The first message of each rank: how many lines its history has, and whether it cannot continue.
  */
 struct summary {
-	uint64_t lines, spoilt;
+	uint64_t lines, spoilt, plan;
 };
 
 static uint16_t order_of(const struct carried *c, const struct slot *slot)
@@ -104,6 +104,11 @@ static bool add_pending(const ncclsvc_session *s, const ncclsvc_comm *comm, stru
 			good = history_add(h, &line);
 	}
 	return good && (!s->plan_callbacks || s->plan_callbacks->history(s, comm, h));
+}
+
+uint64_t plan_in_force(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	return s->plan_callbacks ? s->plan_callbacks->in_force(s, comm) : 0;
 }
 
 bool carried_plan_is_over(const ncclsvc_session *s, const ncclsvc_comm *comm)
@@ -186,7 +191,9 @@ static void drop_chunk(ncclsvc_session *s, struct exchange *x)
 
 static void begin_summary(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
 {
-	const struct summary own = {.lines = x->own.n, .spoilt = spoilt_of(s, x->comm)};
+	const struct summary own = {.lines = x->own.n,
+				    .spoilt = spoilt_of(s, x->comm),
+				    .plan = plan_in_force(s, x->comm)};
 	if (begin_gather(s, x, &own, sizeof(own), sizeof(own), deadline) && s->away != AWAY_GONE)
 		exchange_fail(x, NCCLSVC_DAEMON_LOST,
 			      "the session has no memory to compare operations");
@@ -199,6 +206,8 @@ static void begin_lines(ncclsvc_session *s, struct exchange *x, uint64_t deadlin
 		struct summary of;
 		memcpy(&of, x->chunk->base + (size_t)k * sizeof(of), sizeof(of));
 		most = of.lines > most ? of.lines : most;
+		if (of.plan == PLAN_ODD || of.plan != plan_in_force(s, x->comm))
+			exchange_fail(x, NCCLSVC_DAEMON_LOST, PLANS_DIFFER);
 		if (!of.spoilt)
 			continue;
 		char why[SVC_TEXT_BYTES];

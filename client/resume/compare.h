@@ -32,6 +32,10 @@ struct exchange {
 
 /* The task's slot; NULL: the task has ended. */
 struct slot *carried_slot(const ncclsvc_session *s, const struct carried *c);
+#define PLANS_DIFFER                                                                               \
+	"members were committing or terminating a plan, or in an iteration of a plan with lists"
+/* As the plan layer's in_force. Locked. */
+uint64_t plan_in_force(const ncclsvc_session *s, const ncclsvc_comm *comm);
 /* Whether tasks of the communicator are left that belong to a plan which does not continue. Locked.
  */
 bool carried_plan_is_over(const ncclsvc_session *s, const ncclsvc_comm *comm);

@@ -81,7 +81,7 @@ static uint64_t ended(const struct histories *all, uint32_t r, unsigned order, i
 	uint64_t n = look(all, r, order, peer, 0).submitted;
 	for (uint64_t before = 0; n && n != before;) {
 		before = n;
-		for (size_t i = 0; i < all->room; i++) {
+		for (size_t i = all->room; i-- > 0;) { /* most of them ascend */
 			const struct history_line *l = &lines[i];
 			if (l->kind == HISTORY_PENDING && l->order == order && l->peer == peer &&
 			    l->from < n && n <= l->to)

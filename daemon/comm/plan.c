@@ -90,6 +90,15 @@ static void put_in_force(struct comms *s, struct communicator *m, uint64_t plan_
 	free(commits);
 }
 
+/* Members that continue a plan of the previous daemon are in the middle of an iteration. */
+static bool all_continue_or_none(const struct communicator *m)
+{
+	uint32_t continuing = 0;
+	for (uint32_t k = 0; m->commits && k < m->nranks; k++)
+		continuing += m->commits[k].handle != 0;
+	return !continuing || continuing == m->committing;
+}
+
 void plan_result(struct communicator *m, const struct control_result *v)
 {
 	struct comms *s = m->comms;
@@ -99,6 +108,10 @@ void plan_result(struct communicator *m, const struct control_result *v)
 	m->plan_lost = false;
 	if (v->result) {
 		plan_refused(m, v->result, v->text);
+	} else if (m->forming && !all_continue_or_none(m)) {
+		plan_refused(m, NCCLSVC_MISMATCH,
+			     "some ranks continue a plan of the previous daemon, and others "
+			     "commit a new one");
 	} else if (!m->forming || m->committing != members_here(m)) {
 		plan_forget(m);
 		leave_plan(s, m, number);

@@ -336,7 +336,7 @@ static const char *not_continued(const struct communicator *m)
 		return "the epoch cannot be continued: this daemon would run it without kernels";
 	if (done)
 		return "the epoch cannot be continued: as the previous daemon ended, operations "
-		       "on NCCL were done on some ranks only";
+		       "on NCCL, a split or a plan were done on some ranks only";
 	return NULL;
 }
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a member's operations on NCCL have done in an epoch, as one word. The words of all members
  * add up to 0 if no operation is done on some ranks only: all have done the same number of
- * collectives and of SPLITs, and each Send has its Recv. Otherwise the sum is almost certainly not
- * 0. */
+ * collectives and of SPLITs, each Send has its Recv, and all have the same plan. Otherwise the sum
+ * is almost certainly not 0. */
 #ifndef PROTO_GROUP_DONE_H
 #define PROTO_GROUP_DONE_H
 
 #include <stdint.h>
 
-/* Operations that all members do. */
-enum done_by_all { DONE_COLLECTIVES = 1, DONE_SPLITS = 2 };
+/* What must be equal on all members: how many operations they have done, and which plan they have.
+ */
+enum done_by_all { DONE_COLLECTIVES = 1, DONE_SPLITS = 2, DONE_PLAN = 3 };
 
 /* splitmix64's last step. */
 static inline uint64_t done_mix(uint64_t x)
@@ -34,7 +35,7 @@ static inline uint64_t done_by_all(enum done_by_all kind, int32_t rank, int32_t 
 /* A Recv adds the negative of its Send. */
 static inline uint64_t done_message(int32_t from, int32_t to)
 {
-	return done_hash(DONE_SPLITS + 1, (uint32_t)from, (uint32_t)to);
+	return done_hash(DONE_PLAN + 1, (uint32_t)from, (uint32_t)to);
 }
 
 #endif
