@@ -208,9 +208,17 @@ static void note_base(struct daemon *d)
 	d->base = u;
 }
 
+/* With NCCLSVCD_NEXT, another build takes its turn. */
+static const char *next_program(void)
+{
+	static unsigned launches;
+	return launches++ % 2 && getenv("NCCLSVCD_NEXT") ? program("NCCLSVCD_NEXT")
+							 : program("NCCLSVCD");
+}
+
 static void launch(struct daemon *d, va_list options)
 {
-	char *argv[ARGS_MAX] = {(char *)program("NCCLSVCD"), "--socket", d->socket, "--log-target",
+	char *argv[ARGS_MAX] = {(char *)next_program(), "--socket", d->socket, "--log-target",
 				"stderr"};
 	int n = 5;
 	for (char *option; (option = va_arg(options, char *));) {
