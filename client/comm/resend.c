@@ -30,12 +30,20 @@ static bool send_waiting(ncclsvc_session *s, const struct call *c)
 	return !sent;
 }
 
-/* Requests that need a running epoch are sent last. */
-static bool is_late(unsigned opcode)
+static enum resend_when time_of(unsigned opcode)
 {
-	return opcode == SVC_SPLIT || opcode == SVC_PLAN_COMMIT || opcode == SVC_DESCRIBE ||
-	       opcode == SVC_STAGING || opcode == SVC_REDOP_ADD ||
-	       opcode == SVC_REGION_DEL; /* which waits for members that import the region */
+	switch (opcode) {
+	case SVC_SPLIT:
+	case SVC_PLAN_COMMIT:
+	case SVC_DESCRIBE:
+	case SVC_STAGING:
+	case SVC_REDOP_ADD:
+		return RESEND_IN_EPOCH;
+	case SVC_REGION_DEL: /* also waits for members that import the region */
+		return RESEND_LAST;
+	default:
+		return RESEND_FIRST;
+	}
 }
 
 /* A request for a communicator that is not continued. The handle comes first in its body. */
@@ -43,7 +51,7 @@ static bool is_of_no_comm(const ncclsvc_session *s, const struct call *c)
 {
 	uint32_t handle;
 	memcpy(&handle, c->request, sizeof(handle));
-	return c->opcode != SVC_REGION_DEL && is_late(c->opcode) && !comm_by_handle(s, handle);
+	return time_of(c->opcode) == RESEND_IN_EPOCH && !comm_by_handle(s, handle);
 }
 
 /* A REGION_DEL of memory that is not registered any more. */
@@ -67,11 +75,11 @@ static void renew_epoch(const ncclsvc_session *s, struct call *c)
 	memcpy(c->request, &request, sizeof(request));
 }
 
-bool resend(ncclsvc_session *s, uint32_t before, bool late)
+bool resend(ncclsvc_session *s, uint32_t before, enum resend_when when)
 {
 	for (struct call **at = &s->calls; *at;) {
 		struct call *c = *at;
-		if (c->request_id >= before || is_late(c->opcode) != late) {
+		if (c->request_id >= before || time_of(c->opcode) != when) {
 			at = &c->next;
 			continue;
 		}

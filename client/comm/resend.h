@@ -8,8 +8,14 @@
 
 #include "base/api.h"
 
-/* Sends those with ids below `before`, the first of the new connection: late ones, which need a
- * running epoch, or all others. False: the daemon does not take them. Locked. */
-bool resend(ncclsvc_session *s, uint32_t before, bool late);
+enum resend_when {
+	RESEND_FIRST,
+	RESEND_IN_EPOCH, /* they need a running epoch */
+	RESEND_LAST,	 /* after the tasks that were pending */
+};
+
+/* Sends those of that time with ids below `before`, the first of the new connection. False: the
+ * daemon does not take them. Locked. */
+bool resend(ncclsvc_session *s, uint32_t before, enum resend_when when);
 
 #endif

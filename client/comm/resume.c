@@ -362,11 +362,11 @@ static bool plans_again(ncclsvc_session *s, const struct exchange *x, size_t n, 
 {
 	const uint64_t deadline = exchange_deadline(s);
 	if (!s->plan_callbacks)
-		return resend(s, before, true);
+		return resend(s, before, RESEND_IN_EPOCH);
 	for (size_t i = 0; i < n; i++)
 		if (!x[i].result && s->away == AWAY_RESUMING)
 			s->plan_callbacks->commit_again(s, x[i].comm, deadline);
-	const bool sent = resend(s, before, true);
+	const bool sent = resend(s, before, RESEND_IN_EPOCH);
 	for (size_t i = 0; i < n; i++)
 		if (!x[i].result)
 			s->plan_callbacks->committed_again(s, x[i].comm, deadline);
@@ -380,7 +380,7 @@ static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_
 	const uint64_t deadline = deadline_in(s->reattach_ms);
 	for (size_t i = 0; i < n; i++)
 		join_again(s, &x[i], deadline);
-	const bool sent = resend(s, before, false);
+	const bool sent = resend(s, before, RESEND_FIRST);
 	pthread_cond_broadcast(&s->changed);
 	for (size_t i = 0; i < n; i++)
 		await_join(s, &x[i], deadline);
@@ -398,7 +398,7 @@ static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_
 	for (size_t i = 0; i < n; i++)
 		if (!x[i].result)
 			captured_groups_go_on(x[i].comm->capture);
-	return all_sent ? NCCLSVC_OK : lost_again(s);
+	return all_sent && resend(s, before, RESEND_LAST) ? NCCLSVC_OK : lost_again(s);
 }
 
 static ncclsvc_result resume(ncclsvc_session *s)
@@ -562,6 +562,8 @@ void resume_open(ncclsvc_session *s)
 
 void resume_reattached(ncclsvc_session *s)
 {
+	if (s->plan_callbacks)
+		s->plan_callbacks->back(s);
 	if (!s->watching)
 		return;
 	session_survives(s, true);

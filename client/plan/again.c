@@ -112,7 +112,8 @@ static uint64_t judge(const ncclsvc_plan *p)
 	return p->birth;
 }
 
-/* Again after each attempt that has failed: then the plan is stale, and what it was is known. */
+/* Called again after each failed attempt. By then the plan is stale, and keeps its earlier verdict.
+ */
 void plans_away(ncclsvc_session *s)
 {
 	for (ncclsvc_plan *p = s->plans; p; p = p->next)
@@ -208,11 +209,13 @@ static bool begin_commit(ncclsvc_session *s, ncclsvc_plan *p, uint64_t deadline)
 	*p->again = (struct call){.on_reply = committed, .arg = p};
 	if (plan_write(p, true, &fd))
 		return false;
-	const bool begun =
-		call_forget(s, SVC_RESUME,
-			    &(struct svc_resume){.kind = SVC_RESUME_PLAN, .number = p->handle}) &&
-		!call_begin(s, p->again, SVC_PLAN_COMMIT, &request, fd, deadline + JOIN_GRACE_NS);
+	const struct svc_resume resume = {.kind = SVC_RESUME_PLAN, .number = p->handle};
+	const bool said = call_forget(s, SVC_RESUME, &resume);
+	const bool begun = said && !call_begin(s, p->again, SVC_PLAN_COMMIT, &request, fd,
+					       deadline + JOIN_GRACE_NS);
 	close(fd);
+	if (said && !begun && s->away == AWAY_RESUMING) /* RESUME is for no other commit */
+		session_lose_daemon(s, "the daemon does not take the session's plans");
 	return begun;
 }
 
@@ -239,6 +242,7 @@ void plan_committed_again(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadl
 		call_finish(s, p->again, deadline + JOIN_GRACE_NS);
 	free(p->again);
 	p->again = NULL;
-	if (plan_stale(p)) /* the members' orders may differ from now on */
+	if (s->away == AWAY_RESUMING &&
+	    plan_stale(p)) /* from now on, the members' counts may differ */
 		comm->spoilt = true;
 }

@@ -58,11 +58,13 @@ static void committed(ncclsvc_session *s, struct call *call)
 	struct svc_plan_reply reply;
 	ncclsvc_plan *p = call->arg;
 	memcpy(&reply, call->body, sizeof(reply));
-	p->handle = reply.plan;
-	p->uid = reply.uid;
-	p->birth = reply.uid;
-	if (!p->comm) /* it was left, or the plan terminated, meanwhile */
+	if (p->over || !p->comm) { /* terminated, or its communicator was left, meanwhile */
+		call_forget(s, SVC_PLAN_DROP,
+			    &(struct svc_plan_drop){.comm = reply.comm, .plan = reply.plan});
 		return;
+	}
+	p->handle = reply.plan;
+	p->uid = p->birth = reply.uid;
 	p->generation = session_connections(s);
 	p->epoch = p->comm->epoch;
 	p->iteration = 0;

@@ -259,6 +259,7 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 	if (!r && !went_well(p))
 		r = plan_live(p, "ncclsvc_plan_reset");
 	if (!r && plan_stale(p)) {
+		p->iterations += went_well(p); /* before a restart of the daemon */
 		r = plan_commit(p, deadline);
 	} else if (!r && (p->nsubmitted || list_slots_held(p))) {
 		/* Other threads may still submit, so `busy` is not set. */
@@ -267,10 +268,11 @@ ncclsvc_result ncclsvc_plan_reset(ncclsvc_plan *p, int timeout_ms)
 		if (!r && iteration == p->base) {
 			r = iteration_report(p);
 			r = r ? r : plan_usable(p, "ncclsvc_plan_reset");
-			if (p->comm)
+			if (p->comm && !p->over) {
 				plan_begin_iteration(p);
-			p->iterations++;
-			p->iteration++;
+				p->iterations++;
+				p->iteration++;
+			}
 		}
 	} else if (!r && !p->ntasks) {
 		p->iterations++;

@@ -23,7 +23,8 @@ struct slot *carried_slot(const ncclsvc_session *s, const struct carried *c)
 	return slot->number == c->task && slot->state == SLOT_PENDING ? slot : NULL;
 }
 
-/* The first message of each rank: how many lines its history has, and whether it cannot continue.
+/* The first message of each rank: how many lines its history has, whether it cannot continue, and
+ * its plan in force.
  */
 struct summary {
 	uint64_t lines, spoilt, plan;

@@ -14,7 +14,7 @@ struct carried {
 	uint64_t task;
 	struct svc_record record;
 	uint32_t group; /* tasks of one task group have the same number */
-	bool damaged;	/* the daemon was overwriting its input; on a GPU: it is half done */
+	bool damaged;	/* the daemon was overwriting its input; on a GPU: it may be half done */
 	uint8_t redop;	/* the program's number of a reduction that it has created; or 0 */
 };
 

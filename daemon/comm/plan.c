@@ -112,6 +112,7 @@ void plan_result(struct communicator *m, const struct control_result *v)
 		plan_refused(m, NCCLSVC_MISMATCH,
 			     "some ranks continue a plan of the previous daemon, and others "
 			     "commit a new one");
+		leave_plan(s, m, number);
 	} else if (!m->forming || m->committing != members_here(m)) {
 		plan_forget(m);
 		leave_plan(s, m, number);

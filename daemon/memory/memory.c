@@ -115,8 +115,8 @@ static void give_ring(struct session *c, uint64_t bytes)
 
 /* ---- The ring of a session that has come back ---- */
 
-/* Is the process one of an earlier daemon, and has it not exited yet? The client can write any pid
- * there; others than daemons' do not matter. */
+/* Whether the process belongs to an earlier daemon and is still running. A client can write any pid
+ * here; pids of other programs are ignored. */
 static bool is_running(const struct gpus *gpus, int32_t pid)
 {
 	char name[32] = "", path[40];
@@ -138,7 +138,7 @@ static bool is_running(const struct gpus *gpus, int32_t pid)
 	return running;
 }
 
-/* Its pid; 0: all have exited. */
+/* The pid of a process that can still write to the ring; 0: all have exited. */
 static int32_t writer_of(const struct gpus *gpus, const struct svc_ring *ring)
 {
 	const int32_t daemon = atomic_load(&ring->daemon);

@@ -360,21 +360,22 @@ void captured_groups_number(struct op *ops, unsigned n)
 
 /* ---- After a restart of the daemon ---- */
 
-/* Whether the newest launch still waits on the GPU for its stream, and so has not begun. */
+/* Whether the newest launch is still waiting on the GPU for its stream, so it has not begun. */
 static bool waits_ahead(const struct svc_timeline *t, uint32_t launched)
 {
 	return atomic_load(&t->taken_launch) != launched &&
 	       !(atomic_load(&t->ready) && !atomic_load(&t->go));
 }
 
-/* The daemon has taken the number, and launched nothing. */
+/* The daemon took the number, but launched nothing. */
 static void start_again(struct svc_timeline *t, uint32_t taken)
 {
 	atomic_store(&t->go, 1);
 	atomic_store(&t->ready, taken);
 }
 
-/* If a launch has run before the daemon saw its number. Meanwhile its stream may write the next. */
+/* For a launch that ran before the daemon saw its number. Meanwhile the stream may write the next.
+ */
 static void forget_ran_ahead(struct svc_timeline *t)
 {
 	uint64_t ready = atomic_load(&t->ready);
@@ -461,7 +462,7 @@ ncclsvc_result captured_groups_again(ncclsvc_session *s, const ncclsvc_comm *com
 		group->kept_by = connections;
 		r = keep_again(s, comm, group, &any);
 	}
-	if (r && !any) /* so the daemon does not release the timeline */
+	if (r && !any) /* the daemon keeps none, so it will never release the timeline */
 		atomic_store(&words_of(c)->captured_groups, SVC_CAPTURED_NONE);
 	capture_unref(c);
 	return r;
