@@ -46,6 +46,10 @@ struct plan_callbacks {
 	/* The plan in force on the communicator: 0: none that matters; PLAN_ODD: one that cannot be
 	 * continued; otherwise what all members call it. */
 	uint64_t (*in_force)(const ncclsvc_session *s, const ncclsvc_comm *comm);
+	/* Whether no iteration of it is under way, and if so, drops it: it can be committed anew.
+	 */
+	bool (*rests)(const ncclsvc_session *s, const ncclsvc_comm *comm);
+	void (*drop)(const ncclsvc_session *s, const ncclsvc_comm *comm);
 	/* Whether a pending task's plan continues, by its handle. */
 	bool (*continues)(const ncclsvc_session *s, const ncclsvc_comm *comm, uint32_t handle);
 	/* Adds the planned operations that have not been submitted. False: out of memory. */

@@ -102,13 +102,17 @@ static bool is_done(const ncclsvc_plan *p)
 	return done;
 }
 
+static bool rests(const ncclsvc_plan *p)
+{
+	return plan_is_fresh(p) || is_done(p);
+}
+
 static uint64_t judge(const ncclsvc_plan *p)
 {
-	const bool rests = plan_is_fresh(p) || is_done(p);
 	if (p->over)
 		return PLAN_ODD;
 	if (has_lists(p))
-		return rests ? 0 : PLAN_ODD;
+		return rests(p) ? 0 : PLAN_ODD;
 	return p->birth;
 }
 
@@ -140,6 +144,19 @@ uint64_t plan_in_force_on(const ncclsvc_session *s, const ncclsvc_comm *comm)
 {
 	const ncclsvc_plan *p = plan_on(s, comm);
 	return p ? p->in_force : 0;
+}
+
+bool plan_rests_on(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	const ncclsvc_plan *p = plan_on(s, comm);
+	return !p || rests(p);
+}
+
+void plan_drop_on(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	ncclsvc_plan *p = plan_on(s, comm);
+	if (p)
+		p->in_force = 0;
 }
 
 bool plan_continues(const ncclsvc_session *s, const ncclsvc_comm *comm, uint32_t handle)

@@ -116,6 +116,8 @@ bool plan_is_fresh(const ncclsvc_plan *p);
 /* As in struct plan_callbacks. */
 void plans_away(ncclsvc_session *s);
 uint64_t plan_in_force_on(const ncclsvc_session *s, const ncclsvc_comm *comm);
+bool plan_rests_on(const ncclsvc_session *s, const ncclsvc_comm *comm);
+void plan_drop_on(const ncclsvc_session *s, const ncclsvc_comm *comm);
 bool plan_continues(const ncclsvc_session *s, const ncclsvc_comm *comm, uint32_t handle);
 bool plans_history(const ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h);
 void plan_commit_again(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline);

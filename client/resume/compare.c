@@ -27,7 +27,7 @@ struct slot *carried_slot(const ncclsvc_session *s, const struct carried *c)
  * its plan in force.
  */
 struct summary {
-	uint64_t lines, spoilt, plan;
+	uint64_t lines, spoilt, plan, plan_rests;
 };
 
 static uint16_t order_of(const struct carried *c, const struct slot *slot)
@@ -112,6 +112,11 @@ uint64_t plan_in_force(const ncclsvc_session *s, const ncclsvc_comm *comm)
 	return s->plan_callbacks ? s->plan_callbacks->in_force(s, comm) : 0;
 }
 
+static bool plan_rests(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	return !s->plan_callbacks || s->plan_callbacks->rests(s, comm);
+}
+
 bool carried_plan_is_over(const ncclsvc_session *s, const ncclsvc_comm *comm)
 {
 	for (size_t i = 0; i < s->ncarried; i++) {
@@ -194,7 +199,8 @@ static void begin_summary(ncclsvc_session *s, struct exchange *x, uint64_t deadl
 {
 	const struct summary own = {.lines = x->own.n,
 				    .spoilt = spoilt_of(s, x->comm),
-				    .plan = plan_in_force(s, x->comm)};
+				    .plan = plan_in_force(s, x->comm),
+				    .plan_rests = plan_rests(s, x->comm)};
 	if (begin_gather(s, x, &own, sizeof(own), sizeof(own), deadline) && s->away != AWAY_GONE)
 		exchange_fail(x, NCCLSVC_DAEMON_LOST,
 			      "the session has no memory to compare operations");
@@ -202,13 +208,15 @@ static void begin_summary(ncclsvc_session *s, struct exchange *x, uint64_t deadl
 
 static void begin_lines(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
 {
+	const uint64_t own_plan = plan_in_force(s, x->comm);
+	bool same = true, all_rest = true;
 	uint64_t most = 0;
 	for (int k = 0; k < x->comm->nranks; k++) {
 		struct summary of;
 		memcpy(&of, x->chunk->base + (size_t)k * sizeof(of), sizeof(of));
 		most = of.lines > most ? of.lines : most;
-		if (of.plan == PLAN_ODD || of.plan != plan_in_force(s, x->comm))
-			exchange_fail(x, NCCLSVC_DAEMON_LOST, PLANS_DIFFER);
+		same &= of.plan != PLAN_ODD && of.plan == own_plan;
+		all_rest &= of.plan_rests != 0;
 		if (!of.spoilt)
 			continue;
 		char why[SVC_TEXT_BYTES];
@@ -219,6 +227,10 @@ static void begin_lines(ncclsvc_session *s, struct exchange *x, uint64_t deadlin
 			 k);
 		exchange_fail(x, NCCLSVC_DAEMON_LOST, why);
 	}
+	if (!same && !all_rest)
+		exchange_fail(x, NCCLSVC_DAEMON_LOST, PLANS_DIFFER);
+	else if (!same && s->plan_callbacks)
+		s->plan_callbacks->drop(s, x->comm);
 	drop_chunk(s, x);
 	if (most < x->own.n || most > HISTORY_LINES_MAX)
 		exchange_fail(x, NCCLSVC_PROTOCOL, "the members' operation histories are invalid");

@@ -582,15 +582,16 @@ static void come_back_with_lies(struct client *me)
 					 .number = first.comm,
 					 .lineage = first.lineage});
 	const struct svc_join_reply again = joins(&r, me);
-	((uint64_t *)region.base)[3] = UINT64_C(1) << 22; /* lines */
+	((uint64_t *)region.base)[4] = UINT64_C(1) << 22; /* lines */
+	((uint64_t *)region.base)[7] = 1;		  /* no plan is under way */
 	const ncclsvc_status st = raw_submit_wait(&r, (struct svc_record){.comm = again.comm,
 									  .epoch = again.epoch,
 									  .op = NCCLSVC_ALL_GATHER,
 									  .type = NCCLSVC_UINT8,
 									  .peer = -1,
-									  .count = 24,
+									  .count = 32,
 									  .src_region = region.id,
-									  .src_offset = 24,
+									  .src_offset = 32,
 									  .dst_region = region.id});
 	CHECK_EQ(st.result, NCCLSVC_OK);
 	CHECK_EQ(hear(me), GO);
