@@ -360,22 +360,22 @@ static void test_work(void)
 
 static void test_mixed(void)
 {
-	run(mixed_rank, 2, rounds(20, 6));
+	run(mixed_rank, 2, rounds(20, 4));
 }
 
 static void test_nccl(void)
 {
-	run(nccl_rank, 2, rounds(20, 6));
+	run(nccl_rank, 2, rounds(20, 4));
 }
 
 static void test_alone(void)
 {
-	run(nccl_rank, 1, rounds(20, 6));
+	run(nccl_rank, 1, rounds(20, 4));
 }
 
 static void test_plan(void)
 {
-	run(planned_rank, 2, rounds(20, 6));
+	run(planned_rank, 2, rounds(20, 4));
 }
 
 static void test_work_4(void)

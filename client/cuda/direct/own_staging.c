@@ -73,6 +73,7 @@ static ncclsvc_result introduce(ncclsvc_session *s, struct peer *p, int32_t numb
 ncclsvc_result peer_staging_again(ncclsvc_session *s, struct peer *p, int32_t number)
 {
 	int fd = -1;
+	const uint32_t region = p->own_region, connections = p->own_connections;
 	const int mode = relaxed_begin(p->capture->cuda);
 	const CUresult e = mapping_export(p->capture->cuda, p->own.base, &fd);
 	relaxed_end(p->capture->cuda, mode);
@@ -84,6 +85,10 @@ ncclsvc_result peer_staging_again(ncclsvc_session *s, struct peer *p, int32_t nu
 			&(struct svc_resume){.kind = SVC_RESUME_REGION, .number = p->own_region});
 	const ncclsvc_result r = introduce(s, p, number, fd);
 	close(fd);
+	if (r && !p->own_region) { /* a JOIN under way still names it to the next daemon */
+		p->own_region = region;
+		p->own_connections = connections;
+	}
 	return r;
 }
 
