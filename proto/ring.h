@@ -94,8 +94,7 @@ struct svc_timeline {
 	_Atomic uint32_t taken; /* the newest group that the scheduler has taken from `ready` */
 	_Atomic uint32_t taken_launch; /* what `launched` is once that group is launched */
 	_Atomic uint32_t once;	       /* the newest launched group that runs only once */
-	/* What the groups launched so far have done (done.h), and what all but the last one have.
-	 */
+	/* The words (group/done.h) of all groups launched so far, and of all but the last one. */
 	_Atomic uint64_t did, did_before;
 };
 

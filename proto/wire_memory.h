@@ -187,7 +187,7 @@ struct svc_resume {
 	uint32_t number;  /* of the region, or the communicator's or plan's handle; otherwise 0 */
 	uint32_t lineage; /* with SVC_RESUME_COMM; otherwise 0 */
 	uint32_t reserved;
-	uint64_t done; /* with SVC_RESUME_COMM on a GPU: what NCCL has done for it (done.h) */
+	uint64_t done; /* with SVC_RESUME_COMM on a GPU: what NCCL has done for it (group/done.h) */
 };
 
 /* Before a JOIN with SVC_RESUME_COMM on a GPU: the control blocks, as STAGING has returned them, of

@@ -31,6 +31,7 @@ struct history;
 struct thread_state;
 struct gpu;
 
+/* in_force's answer for a plan that cannot be continued. */
 #define PLAN_ODD UINT64_MAX
 
 /* The session's callbacks into the plan layer. */
@@ -46,8 +47,8 @@ struct plan_callbacks {
 	/* The plan in force on the communicator: 0: none that matters; PLAN_ODD: one that cannot be
 	 * continued; otherwise what all members call it. */
 	uint64_t (*in_force)(const ncclsvc_session *s, const ncclsvc_comm *comm);
-	/* Whether no iteration of it is under way, and if so, drops it: it can be committed anew.
-	 */
+	/* Whether no iteration of its plan is under way: then it may be dropped and committed
+	 * anew. */
 	bool (*rests)(const ncclsvc_session *s, const ncclsvc_comm *comm);
 	void (*drop)(const ncclsvc_session *s, const ncclsvc_comm *comm);
 	/* Whether a pending task's plan continues, by its handle. */

@@ -53,7 +53,7 @@ struct ncclsvc_plan {
 	uint32_t handle, epoch, generation;
 	uint64_t uid;
 	uint64_t birth;	 /* the first uid in the epoch's lineage: the same on all ranks */
-	uint32_t counts; /* the counters of its orders: comm->counts; 0: they are given back */
+	uint32_t counts; /* the counters of its orders: comm->counts; 0: taken back */
 	/* After a restart of the daemon (again.c): */
 	uint64_t in_force;  /* until the session is back; 0: it was not in force */
 	struct call *again; /* the commit under way; NULL: none */
@@ -109,7 +109,7 @@ ncclsvc_result plan_commit(ncclsvc_plan *p, uint64_t deadline);
 ncclsvc_result plan_write(const ncclsvc_plan *p, bool again, int *fd);
 /* again.c: gives the slots of the iteration that begins their orders. Locked. */
 void plan_count(ncclsvc_plan *p);
-/* again.c: gives back the orders of an iteration of which nothing has been submitted. Locked. */
+/* again.c: takes back the numbers of an iteration if nothing of it has been submitted. Locked. */
 void plan_give_back(ncclsvc_plan *p);
 /* Whether nothing of this iteration has been submitted. Locked. */
 bool plan_is_fresh(const ncclsvc_plan *p);

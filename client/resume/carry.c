@@ -141,7 +141,8 @@ static uint64_t done_of(const ncclsvc_comm *comm, const struct slot *slot)
 					: -done_message(slot->to, comm->rank);
 }
 
-/* Of all operations that were submitted, except those that captured timelines count. */
+/* The word (group/done.h) of all submitted operations, except those that captured timelines count.
+ */
 static uint64_t submitted(const ncclsvc_comm *comm)
 {
 	uint64_t sum = comm->order * done_by_all(DONE_COLLECTIVES, comm->rank, comm->nranks) +
@@ -203,7 +204,7 @@ static void number_redop(const ncclsvc_comm *comm, struct carried *c)
 		c->record.redop = (uint8_t)(at && at->number ? at->number : UINT8_MAX);
 }
 
-/* What was one group becomes one group again. */
+/* Tasks that were one group become one group again. */
 void carried_submit(ncclsvc_session *s)
 {
 	size_t last = SIZE_MAX; /* the previous task, which is not published yet */

@@ -54,9 +54,9 @@
  * next daemon can continue its session: while the operation begins, its worker must not end. */
 #define DRAIN_AHEAD_NS		 UINT64_C(2000000000)
 /* A worker that has lost its supervisor lets running tasks continue for so many SECONDS. Then it
- * releases the streams until no task has ended for STILL, but for LAST at most. Then it exits. If
- * sessions survive, their tasks may pause for LONG rather than STILL, and the worker exits
- * within SURVIVED_SECONDS more. */
+ * releases the streams until no task has ended for STILL, at most for LAST, and exits. If sessions
+ * survive, their tasks may pause for LONG rather than STILL, and the worker exits within
+ * SURVIVED_SECONDS more. */
 #define SUPERVISOR_LOST_SECONDS	 1
 #define SURVIVED_SECONDS	 5
 #define SUPERVISOR_LOST_LONG_NS	 UINT64_C(2000000000)
