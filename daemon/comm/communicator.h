@@ -38,13 +38,14 @@ struct member {
 	uint64_t address; /* of its node, as in value_b of a status; 0: unknown, or not across nodes
 			   */
 	int32_t far_pid;
-	uint64_t redops; /* bitmap: may exist in its worker, which was not told to free them */
-	bool fresh;	 /* this JOIN created the handle, which goes if the JOIN fails */
-	bool overdue;	 /* the rendezvous was asked which ranks are missing */
-	uint8_t resume;	 /* enum svc_resume_kind of its JOIN; 0: it is a new one */
-	uint64_t done;	 /* with SVC_RESUME_COMM (proto/group/done.h) */
-	bool fail_fast;	 /* its JOIN has SVC_JOIN_FAIL_FAST */
-	bool late;	 /* its JOIN's deadline has passed in this attempt to join */
+	uint64_t redops;  /* bitmap: may exist in its worker, which was not told to free them */
+	bool fresh;	  /* this JOIN created the handle, which goes if the JOIN fails */
+	bool overdue;	  /* the rendezvous was asked which ranks are missing */
+	uint8_t resume;	  /* enum svc_resume_kind of its JOIN; 0: it is a new one */
+	uint32_t lineage; /* with SVC_RESUME_COMM: which it continues */
+	uint64_t done;	  /* likewise (proto/group/done.h) */
+	bool fail_fast;	  /* its JOIN has SVC_JOIN_FAIL_FAST */
+	bool late;	  /* its JOIN's deadline has passed in this attempt to join */
 };
 
 struct split_request {
@@ -81,8 +82,7 @@ struct communicator {
 	bool world;
 	bool cuda;	       /* its members' devices are GPUs */
 	bool out_of_reach;     /* a member cannot map another's memory, so no kernels */
-	uint32_t lineage;      /* of the running epoch (svc_join_reply); or what JOINs resume */
-	uint32_t left_lineage; /* a member of this one had left: it cannot be continued */
+	uint32_t lineage;      /* of the running or the last epoch (svc_join_reply) */
 	unsigned reply_opcode; /* what its members wait for: JOIN or SPLIT */
 	/* While an epoch runs or is about to begin; NULL in an epoch of one node that uses only
 	 * kernels. */

@@ -222,45 +222,15 @@ static bool world_rank_is_ours(struct comms *s, struct session *c, uint32_t requ
 	return false;
 }
 
-/* Members that continue an epoch of the previous daemon wait only for each other, and for JOINs
- * that the previous daemon has not answered. A new process has nothing to continue. */
+/* The rendezvous compares it with the other members' JOINs. */
 static bool resume_fits(struct session *c, struct communicator *m, uint32_t request_id,
 			int32_t rank, const struct svc_resume *resume)
 {
-	int32_t other = -1;
-	bool lineage = true;
-	for (uint32_t k = 0; k < m->nranks; k++) {
-		const struct member *member = &m->members[k];
-		if (member->state != NCCLSVC_MEMBER_JOINING || (int32_t)k == rank)
-			continue;
-		if (resume->kind == SVC_RESUME_COMM ? !member->resume
-						    : member->resume == SVC_RESUME_COMM)
-			other = (int32_t)k;
-		if (resume->kind == SVC_RESUME_COMM && member->resume == SVC_RESUME_COMM)
-			lineage = lineage && m->lineage == resume->lineage;
-	}
-	if (!resume->kind && other >= 0)
-		comm_fail_joins(m->comms, m, NCCLSVC_PEER_GONE, rank,
-				"another process has joined with a rank of the epoch that the "
-				"restarted daemon was to continue");
-	if (resume->kind != SVC_RESUME_COMM)
+	if (resume->kind != SVC_RESUME_COMM || !m->cuda || peer_controls_fit(m, c))
 		return true;
-	if (other >= 0)
-		comm_turn_away(c, m, request_id, rank, NCCLSVC_PEER_GONE,
-			       "the epoch cannot be continued: rank %d (pid %d) has joined anew",
-			       other, m->members[other].pid);
-	else if (m->left_lineage == resume->lineage)
-		comm_turn_away(c, m, request_id, rank, NCCLSVC_PEER_GONE,
-			       "the epoch cannot be continued: a member had left it");
-	else if (m->cuda && !peer_controls_fit(m, c))
-		comm_turn_away(c, m, request_id, rank, NCCLSVC_STALE_EPOCH,
-			       "the epoch cannot be continued: the members' kernels do not share "
-			       "their control blocks");
-	else if (!lineage || epoch_held(&m->life) || m->begun)
-		comm_turn_away(c, m, request_id, rank, NCCLSVC_STALE_EPOCH,
-			       "the epoch cannot be continued: this daemon has begun another one");
-	else
-		return true;
+	comm_turn_away(c, m, request_id, rank, NCCLSVC_STALE_EPOCH,
+		       "the epoch cannot be continued: the members' kernels do not share their "
+		       "control blocks");
 	return false;
 }
 
@@ -268,15 +238,7 @@ static bool resume_fits(struct session *c, struct communicator *m, uint32_t requ
 static void note_left(struct session *c, struct communicator *m, uint32_t request_id, int32_t rank,
 		      const struct svc_resume *resume)
 {
-	bool waits = false;
-	for (uint32_t k = 0; k < m->nranks; k++)
-		waits |= m->members[k].state == NCCLSVC_MEMBER_JOINING &&
-			 m->members[k].resume == SVC_RESUME_COMM;
-	if (!m->begun)
-		m->left_lineage = resume->lineage;
-	if (waits && m->lineage == resume->lineage && !epoch_held(&m->life))
-		comm_fail_joins(m->comms, m, NCCLSVC_PEER_GONE, rank,
-				"the epoch cannot be continued: a member had left it");
+	remote_had_left(m, (uint32_t)rank, c, resume->lineage);
 	comm_note_idle(m);
 	session_error(c, SVC_JOIN, request_id, NCCLSVC_CANCELLED, "the epoch was left");
 }
@@ -320,9 +282,8 @@ static void take_rank(struct comms *s, struct session *c, struct communicator *m
 	member->device = j->device;
 	member->fail_fast = j->flags & SVC_JOIN_FAIL_FAST;
 	member->resume = (uint8_t)resume->kind;
+	member->lineage = resume->lineage;
 	member->done = resume->done;
-	if (resume->lineage)
-		m->lineage = resume->lineage;
 	if (j->staging)
 		c->out_of_reach = j->out_of_reach;
 	peer_staging_take(member, j->staging, j->blocks);

@@ -172,6 +172,10 @@ void remote_join(struct communicator *m, uint32_t rank)
 		.request_id = member->request_id,
 		.transport =
 			m->comms->gpus->staging ? NCCLSVC_TRANSPORT_MPI : NCCLSVC_TRANSPORT_NCCL,
+		.resume = member->resume,
+		.lineage = member->lineage,
+		.done = member->done,
+		.survives = member->session->resumes,
 	};
 	memcpy(j.id, m->id, sizeof(j.id));
 	memcpy(j.label, m->label, sizeof(j.label));
@@ -180,6 +184,22 @@ void remote_join(struct communicator *m, uint32_t rank)
 	if (node == CLUSTER_NO_NODE || coord_is_gone(&m->comms->coord, node))
 		refuse_lost(m, node, &j);
 	else
+		tell_rendezvous(m, CONTROL_JOIN, &j, sizeof(j));
+}
+
+void remote_had_left(struct communicator *m, uint32_t rank, const struct session *c,
+		     uint32_t lineage)
+{
+	struct control_join j = {.nranks = m->nranks,
+				 .rank = rank,
+				 .pid = c->pid,
+				 .uid = c->uid,
+				 .session = c->id,
+				 .resume = SVC_RESUME_LEFT,
+				 .lineage = lineage};
+	const uint32_t node = rendezvous_of_comm(m);
+	memcpy(j.id, m->id, sizeof(j.id));
+	if (node != CLUSTER_NO_NODE && !coord_is_gone(&m->comms->coord, node))
 		tell_rendezvous(m, CONTROL_JOIN, &j, sizeof(j));
 }
 

@@ -25,6 +25,9 @@ void remote_handle_own(struct comms *s);
 /* Tell the rendezvous and the epoch's nodes what a local member does: it waits in JOIN, or is in an
  * epoch that runs or is about to begin. */
 void remote_join(struct communicator *m, uint32_t rank);
+/* Tells the rendezvous that a process of this node has left that lineage. */
+void remote_had_left(struct communicator *m, uint32_t rank, const struct session *c,
+		     uint32_t lineage);
 /* This node has refused the JOIN of m->refused, for that reason. */
 void remote_refused(struct communicator *m, int result, const char *text);
 /* A local member (pid 0: it is gone) cannot join its part of a SPLIT, so the others cannot either.

@@ -3,7 +3,6 @@
  * and NCCL are ready. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "account/lateness.h"
 #include "base/clock.h"
@@ -20,50 +19,12 @@
 #include "record/record.h"
 #include "remote.h"
 
-/* Epochs across nodes, and on staged device memory, end with their daemon. */
-static bool can_continue(const struct communicator *m)
+static void note_lineage(struct communicator *m)
 {
-	return !(m->cuda && m->comms->gpus->staging) && !m->remote;
-}
-
-/* True: the epoch continues one of the previous daemon. */
-static bool resumes(const struct communicator *m)
-{
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (m->members[k].resume == SVC_RESUME_COMM)
-			return true;
-	return false;
-}
-
-static bool all_sessions_resume(const struct communicator *m)
-{
-	for (uint32_t k = 0; k < m->nranks; k++)
-		if (m->members[k].session && !m->members[k].session->resumes)
-			return false;
-	return true;
-}
-
-static uint32_t new_lineage(void)
-{
-	uint32_t random = 0;
-	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != (ssize_t)sizeof(random))
-		random = (uint32_t)clock_now();
-	random &= SVC_LINEAGE_RESUMED - 1;
-	return random ? random : 1;
-}
-
-static void choose_lineage(struct communicator *m)
-{
-	const bool again = resumes(m);
-	if (!can_continue(m))
-		m->lineage = 0;
-	else if (again)
-		m->lineage |= SVC_LINEAGE_RESUMED;
-	else
-		m->lineage = all_sessions_resume(m) ? new_lineage() : 0;
+	m->lineage = m->start->lineage;
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct session *c = m->members[k].session;
-		if (c && !m->lineage && !again)
+		if (c && !m->lineage)
 			c->resumes = false; /* its library comes to the same conclusion */
 		m->members[k].resume = 0;
 	}
@@ -219,7 +180,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	comm_record_members(m, transport_of(s, m), members);
 	if (vanished < 0)
 		peer_begin(m);
-	choose_lineage(m);
+	note_lineage(m);
 	if (m->peer)
 		m->pending = nofail_calloc(m->nranks, sizeof(*m->pending), "an epoch's members");
 	m->begun = start;
@@ -323,21 +284,14 @@ static bool reaches_all(struct comms *s, const struct communicator *m)
 	return all;
 }
 
-/* Why the members cannot continue the epoch of the previous daemon; NULL: they can. */
-static const char *not_continued(const struct communicator *m)
+/* The epoch that begins continues one whose operations kernels ran. False: they still can. */
+static bool loses_kernels(const struct communicator *m)
 {
 	bool kernels = false;
-	uint64_t done = 0;
-	for (uint32_t k = 0; k < m->nranks; k++) {
+	for (uint32_t k = 0; k < m->nranks; k++)
 		kernels |= m->members[k].staging_fd >= 0;
-		done += m->members[k].done;
-	}
-	if (kernels && !peer_is_possible(m))
-		return "the epoch cannot be continued: this daemon would run it without kernels";
-	if (done)
-		return "the epoch cannot be continued: as the previous daemon ended, operations "
-		       "on NCCL, a split or a plan were done on some ranks only";
-	return NULL;
+	return m->start->lineage & SVC_LINEAGE_RESUMED && kernels && !comm_across_nodes(m) &&
+	       !peer_is_possible(m);
 }
 
 void comm_try_start(struct comms *s, struct communicator *m)
@@ -351,9 +305,10 @@ void comm_try_start(struct comms *s, struct communicator *m)
 		comm_fail_joins(s, m, NCCLSVC_UNSUPPORTED, -1, text);
 		return;
 	}
-	const char *why = m->cuda && resumes(m) ? not_continued(m) : NULL;
-	if (why) {
-		comm_fail_joins(s, m, NCCLSVC_UNSUPPORTED, -1, why);
+	if (loses_kernels(m)) {
+		comm_fail_joins(s, m, NCCLSVC_UNSUPPORTED, -1,
+				"the epoch cannot be continued: this daemon would run it without "
+				"kernels");
 		return;
 	}
 	const bool needs_gpus = m->cuda && !comm_needs_no_nccl(s, m);

@@ -26,7 +26,10 @@ struct control_join {
 	uint32_t transport;  /* ncclsvc_transport, of GPUs' memory */
 	uint32_t request_id; /* of the client's request */
 	uint32_t admit;	     /* ncclsvc_admit, as the node's first JOIN said */
-	uint32_t reserved;
+	uint32_t resume;     /* enum svc_resume_kind; 0: a new process */
+	uint64_t done;	     /* as in svc_resume */
+	uint32_t lineage;    /* likewise */
+	uint32_t survives;   /* the session can continue an epoch */
 	char label[NCCLSVC_NAME_BYTES];
 };
 
@@ -76,7 +79,7 @@ struct control_start {
 	uint64_t internode_id; /* its name */
 	uint32_t epoch, nranks;
 	int32_t lost; /* a member's node that may lack START, so the others forward it; -1: none */
-	uint32_t reserved;
+	uint32_t lineage; /* as in svc_join_reply */
 	struct control_member members[];
 };
 
@@ -84,9 +87,11 @@ struct control_break {
 	uint8_t id[NCCLSVC_ID_BYTES];
 	uint32_t epoch;
 	int32_t result, rank, pid;
-	int32_t node;	      /* that is gone, or does not answer; -1: none */
-	uint32_t by;	      /* the node that has noticed it */
-	uint32_t renewed;     /* a process joins while another member has left */
+	int32_t node;	   /* that is gone, or does not answer; -1: none */
+	uint32_t by;	   /* the node that has noticed it */
+	uint32_t renewed;  /* a process joins while another member has left */
+	uint32_t suspends; /* its members will continue it */
+	uint32_t reserved;
 	struct ending ending; /* the rank's */
 	/* The failure behind this one; result 0: none. With MISMATCH: the difference. */
 	ncclsvc_status first;

@@ -42,7 +42,7 @@ static void tell_once(struct coord *c, uint32_t node, const struct control_break
 
 /* Sends to all nodes that have or had members, and to one more. */
 static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoch, int32_t rank,
-		      uint32_t also)
+		      bool suspends, uint32_t also)
 {
 	bool notified[CLUSTER_NODES_MAX] = {false};
 	const int32_t pid = rank >= 0 ? r->members[rank].pid : 0; /* of the member that has left */
@@ -53,7 +53,8 @@ static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoc
 		.pid = pid,
 		.node = pid && r->members[rank].lost ? (int32_t)r->members[rank].node : -1,
 		.by = c->me,
-		.renewed = true};
+		.renewed = true,
+		.suspends = suspends};
 	memcpy(b.id, r->id, sizeof(b.id));
 	tell_once(c, also, &b, notified);
 	for (uint32_t k = 0; k < r->nranks; k++)
@@ -61,10 +62,11 @@ static void tell_over(struct coord *c, const struct rendezvous *r, uint32_t epoc
 }
 
 /* A newcomer needs an epoch with all members, or not all nodes know of this one. The newcomer's
- * node may be about to learn that the epoch has begun. */
-static void break_epoch(struct coord *c, struct rendezvous *r, int32_t rank, uint32_t from)
+ * node may be about to learn that the epoch has begun. suspends: the newcomer continues it. */
+static void break_epoch(struct coord *c, struct rendezvous *r, int32_t rank, bool suspends,
+			uint32_t from)
 {
-	tell_over(c, r, r->epoch, rank, from);
+	tell_over(c, r, r->epoch, rank, suspends, from);
 	end_epoch(r);
 }
 
@@ -73,7 +75,7 @@ static void break_epoch(struct coord *c, struct rendezvous *r, int32_t rank, uin
 static void is_over_for(struct coord *c, struct rendezvous *r, uint32_t rank, uint32_t from)
 {
 	if (r->running && !c->together)
-		break_epoch(c, r, (int32_t)rank, from);
+		break_epoch(c, r, (int32_t)rank, false, from);
 	else
 		end_epoch(r);
 }
@@ -164,7 +166,7 @@ static void refuse_subcomm(struct coord *c, struct rendezvous *r, int result, co
 	r->unjoinable = result;
 	fail_all_joins(c, r, result, text);
 	if (r->running) /* not all members' nodes know of the epoch */
-		break_epoch(c, r, -1, c->me);
+		break_epoch(c, r, -1, false, c->me);
 }
 
 void rendezvous_refused(struct coord *c, uint32_t from, const struct control_refuse *m)
@@ -198,6 +200,126 @@ static uint32_t next_epoch(const struct rendezvous *r)
 	return 1 + (r->epoch > r->known ? r->epoch : r->known);
 }
 
+/* ---- Epochs that continue one ---- */
+
+static bool continues(const struct member_slot *s)
+{
+	return s->state == SLOT_JOINING && s->resume == SVC_RESUME_COMM;
+}
+
+static uint32_t lineage_name(uint32_t lineage)
+{
+	return lineage & ~SVC_LINEAGE_RESUMED;
+}
+
+static uint32_t new_lineage(const struct coord *c)
+{
+	uint8_t id[NCCLSVC_ID_BYTES];
+	uint32_t random = (uint32_t)coord_now(c);
+	if (!c->ops->random_id(c->arg, id))
+		memcpy(&random, id, sizeof(random));
+	random = lineage_name(random);
+	return random ? random : 1;
+}
+
+static bool spans_nodes(const struct rendezvous *r)
+{
+	for (uint32_t k = 1; k < r->nranks; k++)
+		if (r->members[k].node != r->members[0].node)
+			return true;
+	return false;
+}
+
+/* All ranks wait in JOIN. 0: nobody can continue the epoch that begins. */
+static uint32_t choose_lineage(const struct coord *c, const struct rendezvous *r)
+{
+	bool again = false, survive = !c->together;
+	if (r->cuda && (r->transport == NCCLSVC_TRANSPORT_MPI || spans_nodes(r)))
+		return 0;
+	for (uint32_t k = 0; k < r->nranks; k++) {
+		again |= continues(&r->members[k]);
+		survive &= r->members[k].survives;
+	}
+	if (again)
+		return r->lineage | SVC_LINEAGE_RESUMED;
+	return survive ? new_lineage(c) : 0;
+}
+
+/* Fails the JOINs that continue an epoch, and those whose daemon has not answered them. */
+static void not_continued(struct coord *c, struct rendezvous *r, const char *why)
+{
+	bool any = false;
+	for (uint32_t k = 0; k < r->nranks; k++)
+		any |= continues(&r->members[k]);
+	if (any)
+		fail_all_joins(c, r, NCCLSVC_PEER_GONE, why);
+}
+
+/* Members that continue an epoch wait only for each other, and for JOINs that the previous daemon
+ * has not answered. A new process has nothing to continue. False: it was refused. */
+static bool resume_fits(struct coord *c, uint32_t from, struct rendezvous *r,
+			const struct control_join *m)
+{
+	const uint32_t known = lineage_name(r->lineage);
+	int32_t anew = -1;
+	bool others = false;
+	if (!m->resume)
+		not_continued(c, r,
+			      "another process has joined with a rank of the epoch that was to be "
+			      "continued");
+	if (m->resume != SVC_RESUME_COMM)
+		return true;
+	for (uint32_t k = 0; k < r->nranks; k++) {
+		const struct member_slot *s = &r->members[k];
+		if (k != m->rank && s->state == SLOT_JOINING && !s->resume)
+			anew = (int32_t)k;
+		others |= k != m->rank && continues(s);
+	}
+	if (anew >= 0)
+		refuse(c, from, r, m, NCCLSVC_PEER_GONE,
+		       "the epoch cannot be continued: rank %d (pid %d) has joined anew", anew,
+		       r->members[anew].pid);
+	else if (r->left_lineage == m->lineage)
+		refuse(c, from, r, m, NCCLSVC_PEER_GONE,
+		       "the epoch cannot be continued: a member had left it");
+	else if ((r->epoch || others) && known != m->lineage)
+		refuse(c, from, r, m, NCCLSVC_STALE_EPOCH,
+		       "the epoch cannot be continued: another one has begun");
+	else
+		return true;
+	return false;
+}
+
+/* The sum of what NCCL has done (proto/group/done.h) shows whether an operation ran on some ranks
+ * only. */
+static bool done_differs(const struct rendezvous *r)
+{
+	bool again = false;
+	uint64_t done = 0;
+	for (uint32_t k = 0; k < r->nranks; k++) {
+		again |= continues(&r->members[k]);
+		done += r->members[k].done;
+	}
+	return again && r->cuda && done;
+}
+
+/* A process that has left the epoch says so. */
+static void note_left(struct coord *c, const struct control_join *m)
+{
+	struct rendezvous *r = rendezvous_find(c, m->id);
+	if (r && r->held && !admits(r, m))
+		return;
+	if (!r)
+		r = rendezvous_create(c, m->id, m->uid, m->nranks, false);
+	if (!r || (r->epoch && lineage_name(r->lineage) != m->lineage))
+		return;
+	r->left_lineage = m->lineage;
+	if (lineage_name(r->lineage) == m->lineage)
+		not_continued(c, r, "the epoch cannot be continued: a member had left it");
+}
+
+/* ---- START ---- */
+
 /* lost: as in struct control_start. False: no memory. */
 static bool tell_start(struct coord *c, const struct rendezvous *r, int32_t lost)
 {
@@ -212,6 +334,7 @@ static bool tell_start(struct coord *c, const struct rendezvous *r, int32_t lost
 	m->nranks = r->nranks;
 	m->internode_id = r->internode_id;
 	m->lost = lost;
+	m->lineage = r->lineage;
 	for (uint32_t k = 0; k < r->nranks; k++) {
 		const struct member_slot *s = &r->members[k];
 		m->members[k] = (struct control_member){s->node, s->session, s->request_id, s->pid,
@@ -224,6 +347,7 @@ static bool tell_start(struct coord *c, const struct rendezvous *r, int32_t lost
 
 static void start(struct coord *c, struct rendezvous *r)
 {
+	r->lineage = choose_lineage(c, r);
 	r->epoch = next_epoch(r);
 	r->internode_id = ++c->names;
 	if (!tell_start(c, r, -1)) {
@@ -331,18 +455,31 @@ static struct rendezvous *rendezvous_for(struct coord *c, uint32_t from,
 
 void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *m)
 {
+	if (m->resume == SVC_RESUME_LEFT) {
+		note_left(c, m);
+		return;
+	}
 	struct rendezvous *r = rendezvous_for(c, from, m);
-	if (!r || !may_take(c, from, r, m))
+	if (!r || !may_take(c, from, r, m) || !resume_fits(c, from, r, m))
 		return;
 	if (!r->joining)
 		begin_attempt(r);
 	if (r->refused.rank == (int32_t)m->rank)
 		r->refused.pid = 0;
 	r->split = m->split;
+	const bool again = m->resume == SVC_RESUME_COMM;
 	if (r->running)
-		break_epoch(c, r, (int32_t)m->rank, from);
+		break_epoch(c, r, (int32_t)m->rank, again, from);
+	if (again)
+		r->lineage = m->lineage;
 	rendezvous_take_slot(c, from, r, m, SLOT_JOINING);
-	if (++r->joining == r->nranks)
+	if (++r->joining < r->nranks)
+		return;
+	if (done_differs(r))
+		fail_all_joins(c, r, NCCLSVC_UNSUPPORTED,
+			       "the epoch cannot be continued: as the daemon ended, operations on "
+			       "NCCL, a split or a plan were done on some ranks only");
+	else
 		start(c, r);
 }
 
@@ -388,6 +525,7 @@ void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_w
 		return;
 	struct member_slot *s = &r->members[m->rank];
 	const bool late = m->why == WITHDRAW_LATE, joining = s->state == SLOT_JOINING;
+	const bool again = continues(s);
 	if (s->node != from || s->session != m->session || s->state == SLOT_FREE)
 		return;
 	if (late && !joining)
@@ -399,6 +537,8 @@ void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_w
 	rendezvous_free_slot(c, r, s);
 	if (joining && r->split)
 		fail_subcomm(c, r, m->rank, late);
+	else if (again && !late)
+		not_continued(c, r, "the epoch cannot be continued: a member has ended or left it");
 	else if (joining && m->why == WITHDRAW_DIED)
 		fail_fast(c, r, m->rank);
 }
@@ -448,7 +588,7 @@ static void lose_in_epoch(struct coord *c, struct rendezvous *r, uint32_t node)
 	if (c->together || !r->held)
 		end_epoch(r);
 	else if (!tell_start(c, r, (int32_t)node))
-		break_epoch(c, r, -1, c->me);
+		break_epoch(c, r, -1, false, c->me);
 }
 
 void rendezvous_node_lost(struct coord *c, uint32_t node)

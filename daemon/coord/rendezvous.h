@@ -18,6 +18,9 @@ struct member_slot {
 	bool late;	   /* its deadline has passed in this attempt to join */
 	bool fail_fast;	   /* its JOIN ends when another waiting member dies */
 	bool lost;	   /* free, since its node was lost */
+	uint8_t resume;	   /* these three as in control_join */
+	bool survives;
+	uint64_t done;
 };
 
 struct rendezvous {
@@ -30,6 +33,9 @@ struct rendezvous {
 	uint32_t known; /* the last number known to members, perhaps counted by an earlier daemon */
 	uint32_t transport; /* of GPUs' memory */
 	bool running;	    /* an epoch runs, as far as this node knows */
+	uint32_t lineage;   /* of the running or the last epoch, or of the one that JOINs continue;
+			       0: it cannot be continued */
+	uint32_t left_lineage; /* a member had left this one, so it cannot be continued */
 	bool split;	/* part of a SPLIT that is not done, so no other process can take a slot */
 	int unjoinable; /* why nobody can join any more, with `refused`; 0: all can */
 	struct member_slot *members;

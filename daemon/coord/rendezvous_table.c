@@ -151,6 +151,9 @@ void rendezvous_take_slot(struct coord *c, uint32_t from, struct rendezvous *r,
 				  .pid = m->pid,
 				  .device = m->device,
 				  .fail_fast = m->fail_fast,
+				  .resume = (uint8_t)m->resume,
+				  .survives = m->survives,
+				  .done = m->done,
 				  .since_ns = coord_now(c)};
 }
 
