@@ -330,6 +330,10 @@ int worker_main(int argc, char *argv[])
 	/* Trainers' memory is imported, so it cannot be registered. And with registration, a
 	 * captured kernel would differ from the one that other ranks call. */
 	setenv("NCCL_GRAPH_REGISTER", "0", 1);
+	/* Otherwise, the first launch of a kernel that needs a larger stack waits for all streams
+	 * of the process (docs of NCCL_SET_STACK_SIZE), also for one that waits for a trainer's
+	 * input; and this input may depend on the launch. */
+	setenv("NCCL_SET_STACK_SIZE", "1", 1);
 	/* A slot's stream that waits for a trainer's input holds a connection, through MPS as well.
 	 * With 32, a worker's end was seen to take 0.4 s instead of 0.1. */
 	setenv(CUDA_CONNECTIONS_VARIABLE, CUDA_CONNECTIONS_TEXT(CUDA_CONNECTIONS_DEFAULT), 1);
