@@ -59,11 +59,11 @@ static void on_message(void *owner, uint32_t from, unsigned kind, const void *bo
 		remote_handle(&s->comms, from, kind, body, size);
 }
 
-static void on_node_lost(void *owner, uint32_t node)
+static void on_node_lost(void *owner, uint32_t node, bool returns)
 {
 	struct server *s = owner;
 	relay_node_lost(s, node);
-	remote_node_lost(&s->comms, node);
+	remote_node_lost(&s->comms, node, returns);
 }
 
 static void on_node_ready(void *owner)

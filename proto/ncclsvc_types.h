@@ -162,7 +162,8 @@ extern "C" {
 	X(NCCLSVC_CAUSE_FAULT, 18, "fault") /* a transition that is not in the table */            \
 	X(NCCLSVC_CAUSE_KERNEL_STUCK, 19, "kernel-stuck") /* a member's kernel waits in vain */    \
 	X(NCCLSVC_CAUSE_GRAPH_FAILED, 20, "graph-failed") /* an operation that a graph started */  \
-	X(NCCLSVC_CAUSE_ABORTED, 21, "aborted")		  /* by a member */
+	X(NCCLSVC_CAUSE_ABORTED, 21, "aborted")		  /* by a member */                        \
+	X(NCCLSVC_CAUSE_SUSPENDED, 22, "suspended")	  /* its members continue it */
 
 /* X(name, value, "name"): how a rank's part in an epoch ended; see ncclsvc_status.ending_code */
 #define NCCLSVC_ENDINGS(X)                                                                         \

@@ -67,7 +67,7 @@ _Static_assert(sizeof(struct svc_error) == 264, "error");
 _Static_assert(sizeof(struct svc_hello) == 56, "hello");
 _Static_assert(sizeof(struct svc_hello_reply) == 176, "hello reply");
 _Static_assert(sizeof(struct svc_join) == 216, "join");
-_Static_assert(sizeof(struct svc_join_reply) == 208, "join reply");
+_Static_assert(sizeof(struct svc_join_reply) == 216, "join reply");
 _Static_assert(sizeof(struct svc_split) == 80, "split");
 _Static_assert(sizeof(struct svc_identify) == 64, "identify");
 _Static_assert(sizeof(struct svc_region_cuda) == 96, "device region");

@@ -86,11 +86,12 @@ struct svc_join_reply {
 	uint32_t epoch;
 	int32_t nranks, rank;
 	uint8_t id[NCCLSVC_ID_BYTES];
-	/* Operations of at most this many bytes (svc_task_bytes) run in the
-	 * members' kernels, all others on NCCL. If not 0, STAGING returns the staging memory. */
+	/* Operations of up to this many bytes (svc_task_bytes) run in the members' kernels, others
+	 * on NCCL. If not 0, STAGING returns the staging memory. */
 	uint32_t peer_bytes;
 	uint32_t lineage;		/* wire_memory.h */
 	char label[NCCLSVC_NAME_BYTES]; /* as inspection shows it */
+	int64_t first_here;		/* the lowest rank on the member's node */
 };
 
 /* Returns the staging memory of a rank, as a CUDA VMM handle; or (rank -1) the control blocks of
@@ -186,14 +187,13 @@ struct svc_plan_commit {
 	uint64_t reserved;
 };
 
-/* The communicator's epoch has ended (result says why; rank and pid name the culprit): rejoin it.
- */
+/* The epoch has ended (result says why; rank and pid name the culprit): rejoin the communicator. */
 struct svc_event_comm {
 	uint32_t comm;
 	uint32_t epoch; /* the one that ended */
 	int32_t reason; /* ncclsvc_result */
 	int32_t rank, pid;
-	uint32_t reserved;
+	uint32_t suspended;    /* 1: its members are to continue it (SVC_RESUME_COMM) */
 	ncclsvc_status status; /* as for pending tasks; without number and times */
 };
 

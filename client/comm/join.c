@@ -133,7 +133,7 @@ static ncclsvc_result joining_begin(ncclsvc_session *s, ncclsvc_comm *comm, unsi
 static ncclsvc_result joining_wait(struct ncclsvc_joining *j, ncclsvc_comm **out)
 {
 	session_lock(j->session);
-	ncclsvc_result r = join_finish(j->session, &j->call, j->deadline, j->beside);
+	ncclsvc_result r = join_finish(j->session, &j->call, j->comm, j->deadline, j->beside);
 	session_unlock(j->session);
 	ncclsvc_comm *comm = j->comm;
 	j->comm = NULL;

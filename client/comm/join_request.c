@@ -12,6 +12,8 @@
 #include "cuda/session_gpu.h"
 #include "proto/names.h"
 
+#define AGAIN_MS 20
+
 static _Thread_local char next_label[NCCLSVC_NAME_BYTES];
 static _Thread_local struct comm_tuning next_tuning;
 
@@ -77,10 +79,40 @@ bool join_retry(const ncclsvc_session *s, ncclsvc_result r)
 	return r == NCCLSVC_DAEMON_LOST && !s->lost;
 }
 
-ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, uint64_t deadline,
-			   const ncclsvc_comm *beside)
+/* The daemon of the node where the members gather has ended, and is not back yet. */
+static bool is_temporary(const struct call *call, ncclsvc_result r, uint64_t *until,
+			 const ncclsvc_session *s)
 {
-	const ncclsvc_result r = call_finish(s, call, deadline);
+	if (call->opcode != SVC_JOIN || !s->watching)
+		return false;
+	if (r == NCCLSVC_AGAIN && !*until)
+		*until = deadline_in(s->reattach_ms);
+	return (r == NCCLSVC_AGAIN || r == NCCLSVC_PEER_GONE) && now_ns() < *until;
+}
+
+static void nap(ncclsvc_session *s)
+{
+	const uint64_t end = deadline_in(AGAIN_MS);
+	while (now_ns() < end)
+		session_wait(s, end);
+}
+
+ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, const ncclsvc_comm *comm,
+			   uint64_t deadline, const ncclsvc_comm *beside)
+{
+	uint64_t until = 0;
+	ncclsvc_result r = call_finish(s, call, deadline);
+	while (is_temporary(call, r, &until, s) && now_ns() < deadline) {
+		struct svc_join request;
+		nap(s);
+		memcpy(&request, call->request, sizeof(request));
+		do
+			r = join_begin(s, call, SVC_JOIN, &request, comm, &request.staging,
+				       deadline, beside);
+		while (join_retry(s, r));
+		if (!r)
+			r = call_finish(s, call, deadline);
+	}
 	return r == NCCLSVC_CANCELLED && beside && beside->broken ? comm_end(beside) : r;
 }
 

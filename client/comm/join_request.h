@@ -20,8 +20,8 @@ ncclsvc_result join_begin(ncclsvc_session *s, struct call *call, unsigned opcode
  * request, checked again, can be sent to the next daemon. Locked. */
 bool join_retry(const ncclsvc_session *s, ncclsvc_result r);
 /* If the epoch's end cancelled the call, the error is the reason of that end. Locked; yields. */
-ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, uint64_t deadline,
-			   const ncclsvc_comm *beside);
+ncclsvc_result join_finish(ncclsvc_session *s, struct call *call, const ncclsvc_comm *comm,
+			   uint64_t deadline, const ncclsvc_comm *beside);
 /* Takes the name that ncclsvc_comm_label_next has left for this thread's next communicator. */
 void join_take_label(char label[NCCLSVC_NAME_BYTES]);
 /* Takes what ncclsvc_comm_tuning_next has left, likewise. */

@@ -61,7 +61,7 @@ static ncclsvc_result rejoin(ncclsvc_comm *comm, int timeout_ms, const ncclsvc_c
 			       beside);
 	while (join_retry(s, r));
 	if (!r)
-		r = join_finish(s, &call, deadline, beside);
+		r = join_finish(s, &call, comm, deadline, beside);
 	session_unlock(s);
 	if (!r && !over) /* the epoch was over, but this session had not learned it */
 		peer_close(s, comm);

@@ -103,3 +103,28 @@ bool resend(ncclsvc_session *s, uint32_t before, enum resend_when when)
 	}
 	return true;
 }
+
+bool resend_held(ncclsvc_session *s, uint32_t before)
+{
+	for (struct call **at = &s->calls; *at;) {
+		struct call *c = *at;
+		uint32_t handle;
+		memcpy(&handle, c->request, sizeof(handle));
+		const bool waits = c->opcode == SVC_SPLIT || c->opcode == SVC_PLAN_COMMIT;
+		const ncclsvc_comm *comm = waits ? comm_by_handle(s, handle) : NULL;
+		if (c->request_id >= before || !waits || (comm && !comm->held)) {
+			at = &c->next;
+			continue;
+		}
+		if (!comm) {
+			call_answer(at, NCCLSVC_DAEMON_LOST);
+			continue;
+		}
+		if (c->opcode == SVC_PLAN_COMMIT)
+			renew_epoch(s, c);
+		if (!send_waiting(s, c))
+			return false;
+		at = &c->next;
+	}
+	return true;
+}

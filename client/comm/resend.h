@@ -17,5 +17,8 @@ enum resend_when {
 /* Sends those of that time with ids below `before`, the first of the new connection. False: the
  * daemon does not take them. Locked. */
 bool resend(ncclsvc_session *s, uint32_t before, enum resend_when when);
+/* The daemon goes on, and has forgotten the requests that wait for the other members of
+ * communicators that are continued (comm->held): sends those again. Locked. */
+bool resend_held(ncclsvc_session *s, uint32_t before);
 
 #endif

@@ -20,7 +20,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/deadline_clock.h"
 #include "base/frame.h"
@@ -64,6 +66,9 @@ static ncclsvc_result install(ncclsvc_session *s, struct connection *new)
 	s->resumptions++;
 	s->forgotten = 0;
 	s->away = AWAY_RESUMING;
+	s->returned = true;
+	for (ncclsvc_comm *c = s->comms; c; c = c->next)
+		c->suspended = c->held = false;
 	carried_look(s);
 	if (s->closing) /* resume_close has shut down only the old socket */
 		shutdown(new->sock, SHUT_RDWR);
@@ -141,9 +146,11 @@ static void resumed(ncclsvc_session *s, struct call *call)
 	}
 	comm->uid = reply.comm_uid;
 	comm->epoch = reply.epoch;
+	comm->first_here = (int32_t)reply.first_here;
 	if (continues && (comm->device < 0 || !comm->peer == !reply.peer_bytes))
 		return;
-	comm_leave_behind(s, comm, NCCLSVC_UNSUPPORTED);
+	if (!comm->held)
+		comm_leave_behind(s, comm, NCCLSVC_UNSUPPORTED);
 	call->result = NCCLSVC_UNSUPPORTED;
 	snprintf(call->text, sizeof(call->text), "the new daemon runs it %s kernels",
 		 comm->peer ? "without" : "with");
@@ -190,9 +197,9 @@ static void fail(struct exchange *x)
 	exchange_fail(x, why.status.result, text);
 }
 
-static void join_again(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+static void join_again(ncclsvc_session *s, struct exchange *x)
 {
-	const uint64_t now = now_ns();
+	const uint64_t now = now_ns(), deadline = x->deadline;
 	ncclsvc_comm *comm = x->comm;
 	if (comm->peer && peer_resume(s, comm)) {
 		const struct svc_join left = left_request(comm);
@@ -221,23 +228,23 @@ static void beat(const ncclsvc_session *s)
 			peer_beat(c->peer);
 }
 
-static void await_join(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+/* Locked; yields. */
+static void finish_join(ncclsvc_session *s, struct exchange *x)
 {
-	if (!x->begun)
-		return;
 	x->begun = false;
-	while (!x->call.done && s->away == AWAY_RESUMING && !s->lost && now_ns() < deadline) {
-		beat(s);
-		socket_step(s, deadline_in(BEAT_MS));
-	}
-	const ncclsvc_result r = call_finish(s, &x->call, deadline + JOIN_GRACE_NS);
+	const ncclsvc_result r = call_finish(s, &x->call, x->deadline + JOIN_GRACE_NS);
 	if (!r || s->away == AWAY_GONE || s->lost)
 		return;
+	if (r == NCCLSVC_AGAIN && now_ns() < x->deadline) { /* another node has no daemon yet */
+		x->again_ns = deadline_in(NAP_MS);
+		return;
+	}
 	char why[SVC_TEXT_BYTES];
 	snprintf(why, sizeof(why), "%.*s", (int)sizeof(why) - 1,
-		 x->call.text[0] ? x->call.text : "the new daemon does not answer");
-	x->comm->handle = 0; /* the daemon has refused it */
-	exchange_fail(x, r == NCCLSVC_TIMEOUT ? NCCLSVC_PEER_GONE : r, why);
+		 x->call.text[0] ? x->call.text : "the daemon does not answer");
+	if (!x->comm->held)
+		x->comm->handle = 0; /* the daemon has refused it */
+	exchange_fail(x, r == NCCLSVC_TIMEOUT || r == NCCLSVC_AGAIN ? NCCLSVC_PEER_GONE : r, why);
 }
 
 /* ---- Communicators that the program has left, and others may still want to continue ---- */
@@ -267,7 +274,8 @@ void resume_leave(ncclsvc_session *s, const ncclsvc_comm *comm)
 	session_back(s);
 }
 
-/* Tells the new daemon. The list starts anew: no member can continue these communicators now. */
+/* Tells the daemon. After a restart the list starts anew: no member can continue these
+ * communicators then. */
 static void say_all_left(ncclsvc_session *s)
 {
 	const uint32_t first = s->nleft > LEFT_KEPT ? s->nleft - LEFT_KEPT : 0;
@@ -282,20 +290,30 @@ static void say_all_left(ncclsvc_session *s)
 
 /* ---- Coming back ---- */
 
-/* GPU communicators come last. */
-static size_t choose_comms(const ncclsvc_session *s, struct exchange **out, size_t *on_host)
+/* All that the session continues. */
+struct continued {
+	struct exchange *x;
+	size_t n;
+};
+
+/* For every communicator, since more may be suspended meanwhile. False: out of memory. */
+static bool make_room(const ncclsvc_session *s, struct continued *all)
 {
-	size_t n = 0, room = 1;
+	size_t room = 1;
 	for (const ncclsvc_comm *c = s->comms; c; c = c->next)
 		room++;
-	*out = calloc(room, sizeof(**out));
-	for (int gpus = 0; *out && gpus < 2; gpus++) {
-		for (ncclsvc_comm *c = s->comms; c; c = c->next)
-			if ((c->device >= 0) == gpus && !obstacle(s, c, &(*out)[n].done))
-				(*out)[n++].comm = c;
-		*on_host = gpus ? *on_host : n;
-	}
-	return n;
+	all->x = calloc(room, sizeof(*all->x));
+	return all->x;
+}
+
+static bool choose_comms(const ncclsvc_session *s, struct continued *all)
+{
+	if (!make_room(s, all))
+		return false;
+	for (ncclsvc_comm *c = s->comms; c; c = c->next)
+		if (!obstacle(s, c, &all->x[all->n].done))
+			all->x[all->n++].comm = c;
+	return true;
 }
 
 /* Handles of communicators that are not continued mean nothing to the next daemon. */
@@ -346,79 +364,220 @@ static ncclsvc_result go_on(ncclsvc_session *s, ncclsvc_comm *comm)
 	return r ? r : redops_again(s, comm);
 }
 
+/* The communicator is not continued. */
+static void leave_behind(ncclsvc_session *s, ncclsvc_comm *comm, ncclsvc_result result)
+{
+	const ncclsvc_status end = comm->end;
+	const bool held = comm->held;
+	if (held)
+		exchange_drop_held(s, comm);
+	comm->held = false;
+	comm_leave_behind(s, comm, result);
+	if (held)
+		comm->end = end;
+}
+
+/* The members have compared what they have done. On GPUs there is nothing to compare. */
 static void settle(ncclsvc_session *s, struct exchange *x)
 {
-	if (!x->result && x->comm->device < 0)
+	if (x->comm->device < 0)
 		exchange_settle(s, x);
-	else if (!x->result && go_on(s, x->comm) && s->away == AWAY_RESUMING)
+	else if (go_on(s, x->comm) && s->away == AWAY_RESUMING)
 		fail(x);
-	if (x->result)
-		comm_leave_behind(s, x->comm, x->result);
+	x->phase = EXCHANGE_PLAN;
+	x->deadline = exchange_deadline(s);
+	if (!x->result && s->away == AWAY_RESUMING && s->plan_callbacks)
+		s->plan_callbacks->commit_again(s, x->comm, x->deadline);
 }
 
-/* Members may have joined the communicators in different orders, so all commits are sent before any
- * is awaited. False: the daemon has ended again. */
-static bool plans_again(ncclsvc_session *s, const struct exchange *x, size_t n, uint32_t before)
+static void finish_plan(ncclsvc_session *s, struct exchange *x)
 {
-	const uint64_t deadline = exchange_deadline(s);
-	if (!s->plan_callbacks)
-		return resend(s, before, RESEND_IN_EPOCH);
-	for (size_t i = 0; i < n; i++)
-		if (!x[i].result && s->away == AWAY_RESUMING)
-			s->plan_callbacks->commit_again(s, x[i].comm, deadline);
-	const bool sent = resend(s, before, RESEND_IN_EPOCH);
-	for (size_t i = 0; i < n; i++)
-		if (!x[i].result)
-			s->plan_callbacks->committed_again(s, x[i].comm, deadline);
-	return sent;
+	if (s->plan_callbacks && !s->plan_callbacks->committed_again(s, x->comm, x->deadline))
+		return;
+	x->phase = EXCHANGE_OVER;
 }
 
-/* The first on_host of them are on the host. */
-static ncclsvc_result resume_comms(ncclsvc_session *s, struct exchange *x, size_t on_host, size_t n,
-				   uint32_t before)
+/* Locked; yields. */
+static void step(ncclsvc_session *s, struct exchange *x)
 {
-	const uint64_t deadline = deadline_in(s->reattach_ms);
-	for (size_t i = 0; i < n; i++)
-		join_again(s, &x[i], deadline);
-	const bool sent = resend(s, before, RESEND_FIRST);
-	pthread_cond_broadcast(&s->changed);
-	for (size_t i = 0; i < n; i++)
-		await_join(s, &x[i], deadline);
-	if (!sent || s->away == AWAY_GONE || s->lost)
+	if (x->again_ns && now_ns() >= x->again_ns) {
+		x->again_ns = 0;
+		join_again(s, x);
+	}
+	if (x->phase == EXCHANGE_JOIN && x->begun &&
+	    (x->call.done || now_ns() >= x->deadline + JOIN_GRACE_NS))
+		finish_join(s, x);
+	if (s->away != AWAY_RESUMING || s->lost)
+		return;
+	if (x->phase == EXCHANGE_JOIN && !x->result && !x->begun && !x->again_ns) {
+		if (x->comm->device < 0)
+			exchange_begin(s, x);
+		else
+			x->phase = EXCHANGE_COMPARED;
+	}
+	if (x->phase == EXCHANGE_SUMMARIES || x->phase == EXCHANGE_LINES)
+		exchange_step(s, x);
+	if (x->phase == EXCHANGE_COMPARED && !x->result)
+		settle(s, x);
+	if (x->phase == EXCHANGE_PLAN && !x->result)
+		finish_plan(s, x);
+	if (x->phase == EXCHANGE_SUSPENDED && now_ns() >= x->deadline + JOIN_GRACE_NS)
+		exchange_fail(x, NCCLSVC_PEER_GONE,
+			      "the daemon did not report that the epoch is suspended");
+	if (x->result && x->phase != EXCHANGE_OVER) {
+		x->phase = EXCHANGE_OVER;
+		leave_behind(s, x->comm, x->result);
+	}
+}
+
+static struct exchange *continued_of(struct continued *all, ncclsvc_comm *comm)
+{
+	for (size_t i = 0; i < all->n; i++)
+		if (all->x[i].comm == comm)
+			return &all->x[i];
+	all->x[all->n] = (struct exchange){.comm = comm};
+	return &all->x[all->n++];
+}
+
+/* Begins with those that were suspended meanwhile, too. Locked; yields. */
+static void add_suspended(ncclsvc_session *s, struct continued *all)
+{
+	for (ncclsvc_comm *c = s->comms; c; c = c->next) {
+		if (!c->suspended)
+			continue;
+		struct exchange *x = continued_of(all, c);
+		if (x->phase == EXCHANGE_PLAN)
+			finish_plan(s, x);
+		exchange_reset(s, x);
+		c->suspended = false;
+		c->held = !s->returned;
+		if (c->held)
+			carry_held(s, c);
+		const char *why = obstacle(s, c, &x->done);
+		x->deadline = deadline_in(s->reattach_ms);
+		if (why) {
+			const struct svc_join left = left_request(c);
+			exchange_fail(x, NCCLSVC_PEER_GONE, why);
+			say_left(s, &left, c->lineage);
+		} else {
+			join_again(s, x);
+		}
+	}
+}
+
+static bool all_over(const struct continued *all)
+{
+	for (size_t i = 0; i < all->n; i++)
+		if (all->x[i].phase != EXCHANGE_OVER)
+			return false;
+	return true;
+}
+
+static int next_look_ms(const struct continued *all)
+{
+	for (size_t i = 0; i < all->n; i++)
+		if (all->x[i].again_ns)
+			return NAP_MS;
+	return BEAT_MS;
+}
+
+static bool any_suspended(const ncclsvc_session *s)
+{
+	const ncclsvc_comm *c = s->comms;
+	while (c && !c->suspended)
+		c = c->next;
+	return c;
+}
+
+/* Continues all communicators, each on its own. False: the daemon has ended. Locked; yields. */
+static bool continue_all(ncclsvc_session *s, struct continued *all)
+{
+	for (;;) {
+		add_suspended(s, all);
+		for (size_t i = 0; i < all->n; i++)
+			step(s, &all->x[i]);
+		if (s->away != AWAY_RESUMING || s->lost)
+			return false;
+		if (any_suspended(s))
+			continue;
+		if (all_over(all))
+			return true;
+		beat(s);
+		socket_step(s, deadline_in(next_look_ms(all)));
+	}
+}
+
+static bool resend_in_epoch(ncclsvc_session *s, uint32_t before)
+{
+	return s->returned ? resend(s, before, RESEND_IN_EPOCH) : resend_held(s, before);
+}
+
+/* The other threads' requests and tasks follow. Locked; yields. */
+static ncclsvc_result resume_comms(ncclsvc_session *s, struct continued *all, uint32_t before)
+{
+	if (!continue_all(s, all) || !resend_in_epoch(s, before))
 		return lost_again(s);
-	ncclsvc_result r = exchange_all(s, x, on_host, exchange_deadline(s));
-	if (r)
-		return r;
-	for (size_t i = 0; i < n && s->away == AWAY_RESUMING; i++)
-		settle(s, &x[i]);
-	const bool all_sent = plans_again(s, x, n, before);
-	if (s->away == AWAY_GONE || s->lost)
-		return lost_again(s);
-	carried_submit(s);
-	for (size_t i = 0; i < n; i++)
-		if (!x[i].result)
-			captured_groups_go_on(x[i].comm->capture);
-	return all_sent && resend(s, before, RESEND_LAST) ? NCCLSVC_OK : lost_again(s);
+	if (s->returned)
+		carried_submit(s);
+	carried_release(s);
+	for (size_t i = 0; i < all->n; i++)
+		if (!all->x[i].result)
+			captured_groups_go_on(all->x[i].comm->capture);
+	return !s->returned || resend(s, before, RESEND_LAST) ? NCCLSVC_OK : lost_again(s);
+}
+
+static void continued_free(ncclsvc_session *s, struct continued *all)
+{
+	for (size_t i = 0; i < all->n; i++) {
+		if (all->x[i].phase == EXCHANGE_PLAN) /* the daemon has ended */
+			finish_plan(s, &all->x[i]);
+		all->x[i].comm->held = false;
+		exchange_reset(s, &all->x[i]);
+	}
+	free(all->x);
 }
 
 static ncclsvc_result resume(ncclsvc_session *s)
 {
-	struct exchange *x = NULL;
+	struct continued all = {0};
 	const uint32_t before = s->request_id + 1;
 	say(s, (struct svc_resume){.kind = SVC_RESUME_SESSION});
 	ncclsvc_result r = memory_again(s);
 	if (r)
 		return r;
-	size_t on_host = 0;
-	const size_t n = choose_comms(s, &x, &on_host);
-	if (!x)
+	if (!choose_comms(s, &all))
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	say_all_left(s);
-	drop_others(s, x, n);
-	r = resume_comms(s, x, on_host, n, before);
-	for (size_t i = 0; i < n; i++)
-		exchange_free(s, &x[i]);
-	free(x);
+	drop_others(s, all.x, all.n);
+	for (size_t i = 0; i < all.n; i++) {
+		all.x[i].deadline = deadline_in(s->reattach_ms);
+		join_again(s, &all.x[i]);
+	}
+	const bool sent = resend(s, before, RESEND_FIRST);
+	pthread_cond_broadcast(&s->changed);
+	r = sent ? resume_comms(s, &all, before) : lost_again(s);
+	continued_free(s, &all);
+	return r;
+}
+
+/* ---- Communicators that were suspended ---- */
+
+/* The session's daemon still runs. */
+static ncclsvc_result continue_suspended(ncclsvc_session *s)
+{
+	struct continued all = {0};
+	const uint32_t before = s->request_id + 1;
+	ncclsvc_result r = make_room(s, &all) ? carry_begin(s) : NCCLSVC_NO_MEMORY;
+	if (r)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	if (s->plan_callbacks)
+		s->plan_callbacks->away(s);
+	r = resume_comms(s, &all, before);
+	continued_free(s, &all);
+	/* Members on the node whose daemon has ended may wait for this one in epochs that it had
+	 * left. */
+	if (!r)
+		say_all_left(s);
 	return r;
 }
 
@@ -462,7 +621,8 @@ static void come_back(ncclsvc_session *s)
 	char how[LOST_TEXT];
 	ncclsvc_result r = NCCLSVC_DAEMON_LOST;
 	snprintf(how, sizeof(how), "%s", s->lost_text);
-	dispatch_unwatch(s);
+	if (s->away == AWAY_GONE)
+		dispatch_unwatch(s);
 	while (!s->closing && s->away) {
 		beat(s);
 		if (s->away == AWAY_GONE)
@@ -470,7 +630,10 @@ static void come_back(ncclsvc_session *s)
 		if (s->closing)
 			break;
 		if (s->away == AWAY_RESUMING)
-			r = resume(s);
+			r = s->returned ? resume(s) : continue_suspended(s);
+		s->returned &= r != NCCLSVC_OK;
+		if (!r && s->away == AWAY_RESUMING && any_suspended(s))
+			continue;
 		if (!r && s->away == AWAY_RESUMING) {
 			s->away = AWAY_NOT;
 			s->nleft = 0;
@@ -490,17 +653,21 @@ static void come_back(ncclsvc_session *s)
 		session_lose(s, "%.120s; the session was not continued: %.180s", how, why.text);
 }
 
-/* Waits until the daemon has closed the connection. Locked; yields. */
+/* Waits until the daemon has closed the connection, or has suspended a communicator. Another thread
+ * may read its message. Locked; yields. */
 static void watch(ncclsvc_session *s)
 {
 	struct connection *c = connection_ref(s->connection);
-	struct pollfd p = {.fd = c->sock};
+	struct pollfd p[] = {{.fd = c->sock, .events = POLLIN}, {.fd = s->wake, .events = POLLIN}};
+	uint64_t count;
 	session_unlock(s);
-	poll(&p, 1, -1);
+	poll(p, 2, -1);
 	session_lock(s);
+	const ssize_t n = read(s->wake, &count, sizeof(count));
+	(void)n; /* nothing, if the socket has woken this thread */
 	if (c == s->connection && !s->closing) {
 		socket_pump(s);
-		if (!s->lost && !s->away) /* another thread is reading the last messages */
+		if (s->reading && !s->lost && !s->away)
 			session_wait(s, deadline_in(NAP_MS));
 	}
 	connection_unref(c);
@@ -553,7 +720,8 @@ void resume_open(ncclsvc_session *s)
 	if (s->reattach_ms <= 0 || !s->connection->ring)
 		return;
 	session_lock(s);
-	s->watching = start_watcher(s);
+	s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->watching = s->wake >= 0 && start_watcher(s);
 	session_survives(s, s->watching);
 	if (s->watching)
 		say(s, (struct svc_resume){.kind = SVC_RESUME_SESSION});
@@ -582,6 +750,7 @@ void resume_close(ncclsvc_session *s)
 	session_unlock(s);
 	pthread_join(s->watcher, NULL);
 	s->watching = false;
+	close(s->wake);
 	free(s->carried);
 	free(s->left);
 }

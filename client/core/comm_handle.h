@@ -53,12 +53,16 @@ struct ncclsvc_comm {
 	bool broken_reported; /* ncclsvc_comm_error has reported it */
 	bool end_reported;    /* some call has reported it: later calls get STALE_EPOCH */
 	/* If the epoch can be continued after a restart of the daemon (comm/resume.c): */
-	uint32_t lineage; /* its name; 0: it cannot be continued */
-	bool spoilt;	  /* an operation has failed, so it cannot be continued any more */
-	bool leaving;	  /* the program is leaving it */
-	bool resuming;	  /* the members must compare what they have done */
-	uint64_t splits;  /* SPLITs that have been answered */
-	uint64_t order;	  /* collectives so far, in all epochs of the lineage */
+	uint32_t lineage;   /* its name; 0: it cannot be continued */
+	bool spoilt;	    /* an operation has failed, so it cannot be continued any more */
+	bool leaving;	    /* the program is leaving it */
+	bool resuming;	    /* the members must compare what they have done */
+	bool suspended;	    /* another node's daemon has ended: the watcher continues the epoch */
+	bool held;	    /* it is doing so, and this node's daemon holds the tasks */
+	int32_t first_here; /* the lowest rank on this node */
+	uint64_t splits;    /* SPLITs that have been answered */
+	uint64_t plans;	    /* plans that have been committed */
+	uint64_t order;	    /* collectives so far, in all epochs of the lineage */
 	/* [4 * nranks]: Sends to each rank, Recvs from each rank; and then the same of plans, where
 	 * an iteration counts as a whole when it begins */
 	uint64_t *messages;

@@ -19,7 +19,7 @@ static void begin_lineage(ncclsvc_session *s, ncclsvc_comm *comm,
 	free(comm->damaged);
 	comm->messages = comm->damaged = NULL;
 	comm->ndamaged = 0;
-	comm->order = comm->splits = 0;
+	comm->order = comm->splits = comm->plans = 0;
 	comm->counts++;
 	comm->spoilt = false;
 	comm->why[0] = '\0';
@@ -36,6 +36,8 @@ void comm_apply(ncclsvc_session *s, ncclsvc_comm *comm, const struct svc_join_re
 	comm->handle = reply->comm;
 	comm->uid = reply->comm_uid;
 	comm->epoch = reply->epoch;
+	comm->first_here = (int32_t)reply->first_here;
+	comm->suspended = false;
 	comm->seq = comm->collectives = 0;
 	free(comm->redops);
 	comm->redops = NULL;
@@ -63,9 +65,13 @@ void comm_event(ncclsvc_session *s, const struct svc_event_comm *event)
 	ncclsvc_comm *comm = comm_by_handle(s, event->comm);
 	if (!comm || comm->epoch != event->epoch)
 		return;
+	comm->end = event->status;
+	if (event->suspended && comm->lineage && session_suspend(s)) {
+		comm->suspended = true;
+		return;
+	}
 	comm->broken = event->reason < 0 ? (ncclsvc_result)event->reason : NCCLSVC_PEER_GONE;
 	comm->broken_ns = now_ns();
-	comm->end = event->status;
 	comm->broken_reported = false;
 	comm->end_reported = failure_reported(s, comm->key, comm->epoch, comm->broken);
 	calls_cancel_beside(s, comm->key);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <stdio.h>
 #include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/deadline_clock.h"
 #include "session_handle.h"
@@ -31,4 +33,20 @@ void session_kick(ncclsvc_session *s)
 {
 	if (s->kick >= 0)
 		eventfd_write(s->kick, 1);
+}
+
+bool session_suspend(ncclsvc_session *s)
+{
+	const uint64_t one = 1;
+	if (!s->survives || !s->watching || s->closing || s->lost || s->away == AWAY_GONE)
+		return false;
+	if (!s->away) {
+		s->away = AWAY_RESUMING;
+		s->away_until = deadline_in(s->reattach_ms);
+		snprintf(s->lost_text, sizeof(s->lost_text), "another node's daemon has ended");
+	}
+	const ssize_t written = write(s->wake, &one, sizeof(one));
+	(void)written; /* it fails only if the counter is full, and then it has been raised */
+	pthread_cond_broadcast(&s->changed);
+	return true;
 }

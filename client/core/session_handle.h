@@ -56,9 +56,9 @@ struct plan_callbacks {
 	/* Adds the planned operations that have not been submitted. False: out of memory. */
 	bool (*history)(const ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h);
 	/* Commits the communicator's plan to the next daemon, under its old handle: the request,
-	 * then its answer. If they fail, the plan is over. */
+	 * then its answer (false: it has not come yet). If they fail, the plan is over. */
 	void (*commit_again)(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline);
-	void (*committed_again)(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline);
+	bool (*committed_again)(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline);
 	/* The session has come back. */
 	void (*back)(ncclsvc_session *s);
 };
@@ -67,7 +67,8 @@ struct plan_callbacks {
 enum away {
 	AWAY_NOT,
 	AWAY_GONE,     /* there is no connection */
-	AWAY_RESUMING, /* the watcher resumes it; no other thread calls the daemon */
+	AWAY_RESUMING, /* the watcher resumes it, or some of its communicators; no other thread
+			  calls the daemon */
 };
 
 struct ncclsvc_session {
@@ -91,6 +92,8 @@ struct ncclsvc_session {
 	uint32_t nleft;		/* in total */
 	struct carried *carried;
 	size_t ncarried;
+	bool returned;	   /* the next daemon has the session memory, and nothing else yet */
+	int wake;	   /* an eventfd: a communicator was suspended; -1: there is no watcher */
 	pthread_t watcher; /* the thread that waits for the daemon's end */
 	bool watching, closing;
 	char lost_text[LOST_TEXT];
@@ -138,6 +141,8 @@ __attribute__((format(printf, 2, 3))) void session_lose(ncclsvc_session *s, cons
 /* The daemon has ended: the session waits for its successor, if it can, or is lost. Locked. */
 __attribute__((format(printf, 2, 3))) void session_lose_daemon(ncclsvc_session *s,
 							       const char *format, ...);
+/* A communicator is suspended. False: the session cannot continue it. Locked. */
+bool session_suspend(ncclsvc_session *s);
 bool session_is_watcher(const ncclsvc_session *s); /* the calling thread; locked */
 /* Waits until the session has come back from a restart of its daemon, or is lost: the watcher's
  * deadlines bound this. The watcher never waits: DAEMON_LOST if the connection is gone. Locked;

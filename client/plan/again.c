@@ -250,16 +250,21 @@ void plan_commit_again(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline
 	p->again = NULL;
 }
 
-void plan_committed_again(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline)
+bool plan_committed_again(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline)
 {
 	ncclsvc_plan *p = plan_on(s, comm);
 	if (!p)
-		return;
+		return true;
+	/* A daemon forgets the requests of epochs that are suspended. */
+	if (p->again && !p->again->done && !comm->suspended && !s->lost &&
+	    s->away == AWAY_RESUMING && now_ns() < deadline + JOIN_GRACE_NS)
+		return false;
 	if (p->again)
-		call_finish(s, p->again, deadline + JOIN_GRACE_NS);
+		call_finish(s, p->again, now_ns());
 	free(p->again);
 	p->again = NULL;
-	if (s->away == AWAY_RESUMING &&
+	if (s->away == AWAY_RESUMING && !comm->suspended &&
 	    plan_stale(p)) /* from now on, the members' counts may differ */
 		comm->spoilt = true;
+	return true;
 }

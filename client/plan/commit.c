@@ -63,6 +63,7 @@ static void committed(ncclsvc_session *s, struct call *call)
 			    &(struct svc_plan_drop){.comm = reply.comm, .plan = reply.plan});
 		return;
 	}
+	p->comm->plans++;
 	p->handle = reply.plan;
 	p->uid = p->birth = reply.uid;
 	p->generation = session_connections(s);

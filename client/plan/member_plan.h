@@ -121,7 +121,7 @@ void plan_drop_on(const ncclsvc_session *s, const ncclsvc_comm *comm);
 bool plan_continues(const ncclsvc_session *s, const ncclsvc_comm *comm, uint32_t handle);
 bool plans_history(const ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h);
 void plan_commit_again(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline);
-void plan_committed_again(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline);
+bool plan_committed_again(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t deadline);
 void plans_back(ncclsvc_session *s);
 /* bounce.c: copies the source and sends the copy. Locked; yields. */
 ncclsvc_result bounce_copy(ncclsvc_plan *p, uint32_t slot, struct op *op, uint64_t deadline);

@@ -40,18 +40,25 @@ static void find_redop(const ncclsvc_comm *comm, struct carried *c)
 	c->damaged |= !c->redop;
 }
 
-static void carry_task(ncclsvc_session *s, struct slot *slot, uint32_t group)
+/* The task stays in the ring. */
+static struct carried *copy_task(ncclsvc_session *s, const struct slot *slot)
 {
 	const struct connection *c = s->connection;
 	const ncclsvc_status *st = svc_status_slot(c->ring, c->entries, slot->entry);
 	struct carried *to = &s->carried[s->ncarried++];
 	*to = (struct carried){.task = slot->number,
 			       .record = *svc_record_slot(c->ring, c->entries, slot->entry),
-			       .group = group,
 			       .damaged = st->done_ns == SVC_STATUS_UNDER_WAY};
-	slot->entry = 0;
 	if (!(to->record.flags & SVC_TASK_SECOND_HALF)) /* it is an earlier task's */
 		memset((char *)&to->record + SVC_HALF, 0, sizeof(to->record) - SVC_HALF);
+	return to;
+}
+
+static void carry_task(ncclsvc_session *s, struct slot *slot, uint32_t group)
+{
+	struct carried *to = copy_task(s, slot);
+	to->group = group;
+	slot->entry = 0;
 	if (svc_op_reduces(to->record.op) && svc_redop_made(to->record.redop))
 		find_redop(comm_by_key(s, slot->comm_key), to);
 }
@@ -91,6 +98,45 @@ ncclsvc_result carry(ncclsvc_session *s)
 	s->tasks.entered = 0;
 	ring_restart(s->connection);
 	return NCCLSVC_OK;
+}
+
+ncclsvc_result carry_begin(ncclsvc_session *s)
+{
+	free(s->carried);
+	s->ncarried = 0;
+	s->carried = calloc(s->tasks.entries, sizeof(*s->carried));
+	return s->carried ? NCCLSVC_OK : error_set(NCCLSVC_NO_MEMORY, "out of memory");
+}
+
+/* The communicator was suspended before, and what is left of its tasks is copied again. */
+static void uncarry(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < s->ncarried; i++) {
+		const struct slot *slot = carried_slot(s, &s->carried[i]);
+		if (slot && slot->comm_key != comm->key)
+			s->carried[n++] = s->carried[i];
+	}
+	s->ncarried = n;
+}
+
+void carry_held(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	const struct tasks *t = &s->tasks;
+	bool bad = false;
+	tasks_look(s);
+	uncarry(s, comm);
+	for (uint64_t n = tasks_first_pending(t); n < t->next; n++) {
+		const struct slot *slot = task_slot(t, n);
+		if (slot->number == n && slot->state == SLOT_PENDING && slot->entry &&
+		    slot->comm_key == comm->key && !ring_ended(s->connection, slot->entry, &bad)) {
+			struct carried *c = copy_task(s, slot);
+			c->held = true;
+			/* The daemon would give the reduction another number. */
+			c->damaged |=
+				svc_op_reduces(c->record.op) && svc_redop_made(c->record.redop);
+		}
+	}
 }
 
 /* ---- What has run on GPUs ---- */
@@ -202,6 +248,18 @@ static void number_redop(const ncclsvc_comm *comm, struct carried *c)
 	const struct made_redop *at = c->redop ? comm_redop(comm, c->redop) : NULL;
 	if (c->redop)
 		c->record.redop = (uint8_t)(at && at->number ? at->number : UINT8_MAX);
+}
+
+void carried_release(ncclsvc_session *s)
+{
+	for (size_t i = 0; i < s->ncarried; i++) {
+		struct slot *slot = carried_slot(s, &s->carried[i]);
+		const ncclsvc_comm *comm = slot ? comm_by_key(s, slot->comm_key) : NULL;
+		if (comm && comm->held)
+			slot->epoch = comm->epoch;
+	}
+	s->ncarried = 0;
+	call_forget(s, SVC_RESUME, &(struct svc_resume){.kind = SVC_RESUME_TASKS});
 }
 
 /* Tasks that were one group become one group again. */

@@ -13,9 +13,15 @@
 #include "cuda/session_gpu.h"
 #include "proto/operation.h"
 
+#define COMPARE_LOOK_MS 100
+
 #define DAMAGED                                                                                    \
 	"the daemon was killed while it worked in place on this operation's buffer, whose "        \
 	"content is now undefined"
+
+#define MISSED                                                                                     \
+	"this operation had completed only on other nodes when a daemon or the connection to it "  \
+	"was lost"
 
 struct slot *carried_slot(const ncclsvc_session *s, const struct carried *c)
 {
@@ -23,11 +29,12 @@ struct slot *carried_slot(const ncclsvc_session *s, const struct carried *c)
 	return slot->number == c->task && slot->state == SLOT_PENDING ? slot : NULL;
 }
 
-/* The first message of each rank: how many lines its history has, whether it cannot continue, and
- * its plan in force.
- */
+/* The first message of each rank: how many lines its history has, whether it cannot continue, its
+ * plan in force, how many plans it has committed, and whether it is committing another, and its
+ * node's lowest rank. */
 struct summary {
-	uint64_t lines, spoilt, plan, plan_rests;
+	uint64_t lines, spoilt, plan, plan_rests, plans, commits;
+	int64_t node;
 };
 
 static uint16_t order_of(const struct carried *c, const struct slot *slot)
@@ -50,6 +57,17 @@ static struct call **waiting_split(ncclsvc_session *s, const ncclsvc_comm *comm)
 			return at;
 	}
 	return NULL;
+}
+
+static bool waiting_commit(const ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	for (const struct call *c = s->calls; c; c = c->next) {
+		struct svc_plan_commit request;
+		memcpy(&request, c->request, sizeof(request));
+		if (c->opcode == SVC_PLAN_COMMIT && request.comm == comm->handle)
+			return true;
+	}
+	return false;
 }
 
 static bool add_splits(ncclsvc_session *s, const ncclsvc_comm *comm, struct history *h)
@@ -176,13 +194,13 @@ static ncclsvc_result begin_gather(ncclsvc_session *s, struct exchange *x, const
 }
 
 /* Locked; yields. */
-static void finish_gather(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+static void finish_gather(ncclsvc_session *s, struct exchange *x)
 {
-	if (!x->begun)
-		return;
 	x->begun = false;
-	const ncclsvc_result r = call_finish(s, &x->call, deadline + JOIN_GRACE_NS);
-	if (r && s->away != AWAY_GONE)
+	const ncclsvc_result r = call_finish(s, &x->call, x->deadline + JOIN_GRACE_NS);
+	if (r == NCCLSVC_AGAIN)
+		x->phase = EXCHANGE_SUSPENDED;
+	else if (r && s->away != AWAY_GONE)
 		exchange_fail(x, r == NCCLSVC_TIMEOUT ? NCCLSVC_PEER_GONE : r,
 			      "the members did not compare their operations in time, or one of "
 			      "them ended");
@@ -195,28 +213,47 @@ static void drop_chunk(ncclsvc_session *s, struct exchange *x)
 	x->chunk = NULL;
 }
 
-static void begin_summary(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+static void begin(ncclsvc_session *s, struct exchange *x, const void *own, size_t own_bytes,
+		  size_t bytes)
 {
-	const struct summary own = {.lines = x->own.n,
-				    .spoilt = spoilt_of(s, x->comm),
-				    .plan = plan_in_force(s, x->comm),
-				    .plan_rests = plan_rests(s, x->comm)};
-	if (begin_gather(s, x, &own, sizeof(own), sizeof(own), deadline) && s->away != AWAY_GONE)
+	if (begin_gather(s, x, own, own_bytes, bytes, x->deadline) && s->away != AWAY_GONE)
 		exchange_fail(x, NCCLSVC_DAEMON_LOST,
 			      "the session has no memory to compare operations");
 }
 
-static void begin_lines(ncclsvc_session *s, struct exchange *x, uint64_t deadline)
+static void begin_summaries(ncclsvc_session *s, struct exchange *x)
+{
+	const struct summary own = {.lines = x->own.n,
+				    .spoilt = spoilt_of(s, x->comm),
+				    .plan = plan_in_force(s, x->comm),
+				    .plan_rests = plan_rests(s, x->comm),
+				    .plans = x->comm->plans,
+				    .commits = waiting_commit(s, x->comm),
+				    .node = x->comm->first_here};
+	x->phase = EXCHANGE_SUMMARIES;
+	begin(s, x, &own, sizeof(own), sizeof(own));
+}
+
+static void begin_lines(ncclsvc_session *s, struct exchange *x)
 {
 	const uint64_t own_plan = plan_in_force(s, x->comm);
 	bool same = true, all_rest = true;
-	uint64_t most = 0;
+	uint64_t most = 0, plans = 0, waiting = UINT64_MAX;
+	x->phase = EXCHANGE_LINES;
+	x->nodes = calloc((size_t)x->comm->nranks, sizeof(*x->nodes));
+	if (!x->nodes)
+		exchange_fail(x, NCCLSVC_NO_MEMORY, "out of memory");
 	for (int k = 0; k < x->comm->nranks; k++) {
 		struct summary of;
 		memcpy(&of, x->chunk->base + (size_t)k * sizeof(of), sizeof(of));
 		most = of.lines > most ? of.lines : most;
 		same &= of.plan != PLAN_ODD && of.plan == own_plan;
 		all_rest &= of.plan_rests != 0;
+		plans = of.plans > plans ? of.plans : plans;
+		if (of.commits)
+			waiting = of.plans < waiting ? of.plans : waiting;
+		if (x->nodes)
+			x->nodes[k] = (int32_t)of.node;
 		if (!of.spoilt)
 			continue;
 		char why[SVC_TEXT_BYTES];
@@ -227,39 +264,40 @@ static void begin_lines(ncclsvc_session *s, struct exchange *x, uint64_t deadlin
 			 k);
 		exchange_fail(x, NCCLSVC_DAEMON_LOST, why);
 	}
-	if (!same && !all_rest)
+	/* A plan was committed on some ranks only, if another rank still waits for that. */
+	if ((!same && !all_rest) || waiting < plans)
 		exchange_fail(x, NCCLSVC_DAEMON_LOST, PLANS_DIFFER);
 	else if (!same && s->plan_callbacks)
 		s->plan_callbacks->drop(s, x->comm);
 	drop_chunk(s, x);
 	if (most < x->own.n || most > HISTORY_LINES_MAX)
 		exchange_fail(x, NCCLSVC_PROTOCOL, "the members' operation histories are invalid");
-	if (!x->result &&
-	    begin_gather(s, x, x->own.lines, x->own.n * sizeof(struct history_line),
-			 most * sizeof(struct history_line), deadline) &&
-	    s->away != AWAY_GONE)
-		exchange_fail(x, NCCLSVC_DAEMON_LOST,
-			      "the session has no memory to compare operations");
+	if (!x->result)
+		begin(s, x, x->own.lines, x->own.n * sizeof(struct history_line),
+		      most * sizeof(struct history_line));
 }
 
-ncclsvc_result exchange_all(ncclsvc_session *s, struct exchange *x, size_t n, uint64_t deadline)
+void exchange_begin(ncclsvc_session *s, struct exchange *x)
 {
-	for (size_t i = 0; i < n; i++)
-		if (!add_submitted(x[i].comm, &x[i].own) || !add_splits(s, x[i].comm, &x[i].own) ||
-		    !add_pending(s, x[i].comm, &x[i].own))
-			exchange_fail(&x[i], NCCLSVC_NO_MEMORY, "out of memory");
-	for (size_t i = 0; i < n; i++)
-		if (!x[i].result)
-			begin_summary(s, &x[i], deadline);
-	for (size_t i = 0; i < n; i++)
-		finish_gather(s, &x[i], deadline);
-	for (size_t i = 0; i < n && s->away != AWAY_GONE && !s->lost; i++)
-		if (!x[i].result)
-			begin_lines(s, &x[i], deadline);
-	for (size_t i = 0; i < n; i++)
-		finish_gather(s, &x[i], deadline);
-	return s->away == AWAY_GONE || s->lost ? error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text)
-					       : NCCLSVC_OK;
+	x->deadline = exchange_deadline(s);
+	if (!add_submitted(x->comm, &x->own) || !add_splits(s, x->comm, &x->own) ||
+	    !add_pending(s, x->comm, &x->own))
+		exchange_fail(x, NCCLSVC_NO_MEMORY, "out of memory");
+	else
+		begin_summaries(s, x);
+}
+
+void exchange_step(ncclsvc_session *s, struct exchange *x)
+{
+	if (!x->begun || (!x->call.done && now_ns() < x->deadline + JOIN_GRACE_NS))
+		return;
+	finish_gather(s, x);
+	if (x->result || x->phase == EXCHANGE_SUSPENDED || s->away == AWAY_GONE || s->lost)
+		return;
+	if (x->phase == EXCHANGE_SUMMARIES)
+		begin_lines(s, x);
+	else
+		x->phase = EXCHANGE_COMPARED;
 }
 
 uint64_t exchange_deadline(const ncclsvc_session *s)
@@ -267,15 +305,20 @@ uint64_t exchange_deadline(const ncclsvc_session *s)
 	return deadline_in(s->reattach_ms) + (uint64_t)s->reattach_ms * 1000000;
 }
 
-void exchange_free(ncclsvc_session *s, struct exchange *x)
+void exchange_reset(ncclsvc_session *s, struct exchange *x)
 {
+	if (x->begun)
+		call_finish(s, &x->call, now_ns());
 	drop_chunk(s, x);
 	free(x->own.lines);
+	free(x->nodes);
+	*x = (struct exchange){.comm = x->comm};
 }
 
 static struct histories histories_of(const struct exchange *x)
 {
 	return (struct histories){.lines = (const struct history_line *)x->chunk->base,
+				  .nodes = x->nodes,
 				  .nranks = (uint32_t)x->comm->nranks,
 				  .room = x->bytes / sizeof(struct history_line)};
 }
@@ -293,18 +336,63 @@ static bool keep_damaged(ncclsvc_comm *comm, uint64_t number)
 	return true;
 }
 
-static void end_task(ncclsvc_session *s, ncclsvc_comm *comm, struct slot *slot,
-		     enum history_verdict verdict)
+/* Tells the daemon what becomes of a task that it holds, and waits until the task has ended in the
+ * ring. Locked; yields. */
+static void take_back(ncclsvc_session *s, struct slot *slot, const struct svc_resume *what)
 {
+	const uint64_t entry = slot->entry, deadline = deadline_in(REQUEST_MS);
+	bool bad = false;
+	slot->entry = 0; /* nobody else looks at it */
+	call_forget(s, SVC_RESUME, what);
+	while (s->away == AWAY_RESUMING && !s->lost && !ring_ended(s->connection, entry, &bad) &&
+	       now_ns() < deadline)
+		socket_step(s, deadline_in(1));
+	slot->entry = entry;
+}
+
+void exchange_drop_held(ncclsvc_session *s, const ncclsvc_comm *comm)
+{
+	const struct svc_resume not = {.kind = SVC_RESUME_NOT, .number = comm->handle};
+	for (size_t i = 0; i < s->ncarried && comm->why[0]; i++) {
+		struct slot *slot = carried_slot(s, &s->carried[i]);
+		if (!slot || slot->comm_key != comm->key)
+			continue;
+		take_back(s, slot, &not );
+		slot->status =
+			comm->end; /* which says what was lost; the text, why that is final */
+		slot->status.epoch = slot->epoch;
+		slot->status.done_ns = now_ns();
+		task_arrive(s, slot, comm->why);
+	}
+	call_forget(s, SVC_RESUME, &not );
+}
+
+static void end_task(ncclsvc_session *s, ncclsvc_comm *comm, const struct carried *c,
+		     struct slot *slot, enum history_verdict verdict)
+{
+	if (c->held)
+		take_back(s, slot,
+			  &(struct svc_resume){.kind = SVC_RESUME_TASK,
+					       .number = verdict != HISTORY_DONE,
+					       .done = slot->entry});
 	if (verdict == HISTORY_DONE) {
 		slot->status = (ncclsvc_status){
 			.rank_a = -1, .rank_b = -1, .done_ns = now_ns(), .epoch = slot->epoch};
 		task_arrive(s, slot, "");
 		return;
 	}
-	const bool spoilt = !keep_damaged(comm, slot->order) || comm->spoilt;
-	task_arrive_failed(s, slot, NCCLSVC_DAEMON_LOST, DAMAGED);
+	const bool spoilt = comm->spoilt || (slot->to < 0 && !keep_damaged(comm, slot->order));
+	task_arrive_failed(s, slot, NCCLSVC_DAEMON_LOST,
+			   verdict == HISTORY_LOST ? DAMAGED : MISSED);
 	comm->spoilt = spoilt; /* this failure alone does not spoil it: all members know of it */
+}
+
+static bool sends_only(const ncclsvc_comm *comm, const struct slot *slot, const struct carried *c)
+{
+	if (slot->to >= 0)
+		return slot->op == NCCLSVC_SEND;
+	return !(svc_operation(c->record.op)->kind & SVC_OP_HAS_DATA) ||
+	       !svc_op_receives(c->record.op, c->record.peer, (uint32_t)comm->rank);
 }
 
 void call_answer(struct call **at, int result)
@@ -319,8 +407,8 @@ void call_answer(struct call **at, int result)
 static void settle_split(ncclsvc_session *s, ncclsvc_comm *comm, const struct histories *all)
 {
 	struct call **at = waiting_split(s, comm);
-	if (!at || history_judge(all, (uint32_t)comm->rank, HISTORY_SPLITS, -1, comm->splits) !=
-			   HISTORY_DONE)
+	if (!at || history_judge(all, (uint32_t)comm->rank, HISTORY_SPLITS, -1, comm->splits,
+				 true) != HISTORY_DONE)
 		return;
 	comm->splits++;
 	snprintf((*at)->text, sizeof((*at)->text),
@@ -342,10 +430,11 @@ void exchange_settle(ncclsvc_session *s, struct exchange *x)
 		struct slot *slot = carried_slot(s, &s->carried[i]);
 		if (!slot || slot->comm_key != x->comm->key)
 			continue;
-		const enum history_verdict verdict = history_judge(
-			&all, rank, order_of(&s->carried[i], slot), slot->to, slot->order);
+		const enum history_verdict verdict =
+			history_judge(&all, rank, order_of(&s->carried[i], slot), slot->to,
+				      slot->order, sends_only(x->comm, slot, &s->carried[i]));
 		if (verdict != HISTORY_REPEAT)
-			end_task(s, x->comm, slot, verdict);
+			end_task(s, x->comm, &s->carried[i], slot, verdict);
 	}
 }
 
@@ -373,17 +462,31 @@ ncclsvc_result comm_compare(ncclsvc_comm *comm)
 	session_lock(s);
 	const uint32_t resumptions = s->resumptions;
 	if (comm->resuming && !comm->broken && comm->device < 0) { /* kernels compare nothing */
-		r = exchange_all(s, &x, 1, exchange_deadline(s));
-		if (!s->lost && (s->away || resumptions != s->resumptions)) {
+		exchange_begin(s, &x);
+		while (!x.result && x.phase < EXCHANGE_COMPARED && !s->lost &&
+		       s->away != AWAY_GONE) {
+			socket_step(s, deadline_in(COMPARE_LOOK_MS));
+			exchange_step(s, &x);
+		}
+		if (x.begun) /* the session is away: the watcher answers the call */
+			finish_gather(s, &x);
+		if (x.phase == EXCHANGE_SUSPENDED) { /* the watcher compares again */
+			while (!comm->suspended && !s->away && !s->lost)
+				socket_step(s, deadline_in(COMPARE_LOOK_MS));
+			r = session_back(s);
+		} else if (!s->lost && (s->away || resumptions != s->resumptions)) {
 			x.result = r = session_back(s);
 			comm->why[0] = '\0';
-		} else if (!r && !x.result)
+		} else if (s->lost) {
+			r = error_set(NCCLSVC_DAEMON_LOST, "%s", s->lost_text);
+		} else if (!x.result) {
 			exchange_settle(s, &x);
+		}
 		if (!r && x.result) {
 			comm_leave_behind(s, comm, x.result);
 			r = comm_end(comm);
 		}
-		exchange_free(s, &x);
+		exchange_reset(s, &x);
 	}
 	comm->resuming = false;
 	session_unlock(s);

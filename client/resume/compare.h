@@ -15,17 +15,33 @@ struct carried {
 	struct svc_record record;
 	uint32_t group; /* tasks of one task group have the same number */
 	bool damaged;	/* the daemon was overwriting its input; on a GPU: it may be half done */
+	bool held;	/* by the daemon, which still runs: another node's has ended */
 	uint8_t redop;	/* the program's number of a reduction that it has created; or 0 */
 };
 
-/* The comparison of one communicator. */
+enum exchange_phase {
+	EXCHANGE_JOIN,
+	EXCHANGE_SUMMARIES, /* the two AllGathers */
+	EXCHANGE_LINES,
+	EXCHANGE_COMPARED,
+	EXCHANGE_PLAN,	    /* its plan is being committed */
+	EXCHANGE_SUSPENDED, /* again, says an operation; the event follows */
+	EXCHANGE_OVER,
+};
+
+/* What a member does to continue one communicator. Each goes on by itself: another member may wait
+ * for the others' progress in another communicator. */
 struct exchange {
 	ncclsvc_comm *comm;
+	enum exchange_phase phase;
+	uint64_t deadline; /* of the phase */
 	struct history own;
 	struct chunk *chunk; /* every rank's part */
+	int32_t *nodes;	     /* [nranks]: as in struct histories */
 	size_t bytes;	     /* of one rank's part */
 	struct call call;
 	bool begun;
+	uint64_t again_ns;     /* when its JOIN is tried again; 0: it is not */
 	uint64_t done;	       /* on a GPU: what NCCL has done (carry.h) */
 	ncclsvc_result result; /* the communicator is not continued */
 };
@@ -41,15 +57,19 @@ uint64_t plan_in_force(const ncclsvc_session *s, const ncclsvc_comm *comm);
 bool carried_plan_is_over(const ncclsvc_session *s, const ncclsvc_comm *comm);
 /* The communicator is not continued, for the first reason given. */
 void exchange_fail(struct exchange *x, ncclsvc_result result, const char *why);
-/* Compares the histories of n communicators with their other members: for all at once, since the
- * members may have joined them in different orders. DAEMON_LOST: the daemon has ended again.
- * Locked; yields. */
-ncclsvc_result exchange_all(ncclsvc_session *s, struct exchange *x, size_t n, uint64_t deadline);
+/* Begins to compare its history with the other members'. Locked; yields. */
+void exchange_begin(ncclsvc_session *s, struct exchange *x);
+/* Goes on with it, up to EXCHANGE_COMPARED, if the phase's answer is there, or overdue. Locked;
+ * yields. */
+void exchange_step(ncclsvc_session *s, struct exchange *x);
 /* A member may have waited until then for the members of another communicator. */
 uint64_t exchange_deadline(const ncclsvc_session *s);
-/* Ends the communicator's tasks that are not to be submitted again. Locked. */
+/* Ends the communicator's tasks that are not to be submitted again. Locked; yields. */
 void exchange_settle(ncclsvc_session *s, struct exchange *x);
-void exchange_free(ncclsvc_session *s, struct exchange *x);
+/* The communicator is not continued: ends its tasks that the daemon holds. Locked; yields. */
+void exchange_drop_held(ncclsvc_session *s, const ncclsvc_comm *comm);
+/* Ends its call, and frees what it holds; it may begin again. Locked; yields. */
+void exchange_reset(ncclsvc_session *s, struct exchange *x);
 /* The communicator is not continued. It can be rejoined, unless it is a split. Locked. */
 void comm_leave_behind(ncclsvc_session *s, ncclsvc_comm *comm, ncclsvc_result result);
 /* Ends the call that *at links. Locked. */

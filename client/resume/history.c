@@ -56,21 +56,34 @@ static unsigned opposite(unsigned order)
 	return sends ? order + 1 : order - 1;
 }
 
-enum history_verdict history_judge(const struct histories *all, uint32_t rank, unsigned order,
-				   int32_t peer, uint64_t number)
+static bool is_here(const struct histories *all, uint32_t rank, uint32_t other)
 {
-	bool damaged = false;
-	if (is_message(order)) {
-		const struct seen seen =
-			look(all, (uint32_t)peer, opposite(order), (int32_t)rank, number);
-		return number < seen.submitted && !seen.pending ? HISTORY_DONE : HISTORY_REPEAT;
-	}
+	return !all->nodes || all->nodes[rank] == all->nodes[other];
+}
+
+static bool has_ended(const struct seen *seen, uint64_t number)
+{
+	return number < seen->submitted && !seen->pending && !seen->damaged;
+}
+
+enum history_verdict history_judge(const struct histories *all, uint32_t rank, unsigned order,
+				   int32_t peer, uint64_t number, bool sends_only)
+{
+	bool damaged = false, elsewhere = false;
 	for (uint32_t r = 0; r < all->nranks; r++) {
-		const struct seen seen = look(all, r, order, -1, number);
-		damaged |= seen.damaged;
-		if (number < seen.submitted && !seen.pending && !seen.damaged)
+		const bool message = is_message(order);
+		if (message && r != (uint32_t)peer)
+			continue;
+		const struct seen seen = look(all, r, message ? opposite(order) : order,
+					      message ? (int32_t)rank : -1, number);
+		const bool ended = has_ended(&seen, number);
+		if (ended && (sends_only || is_here(all, rank, r)))
 			return HISTORY_DONE;
+		damaged |= seen.damaged;
+		elsewhere |= ended;
 	}
+	if (elsewhere)
+		return HISTORY_MISSED;
 	return damaged ? HISTORY_LOST : HISTORY_REPEAT;
 }
 

@@ -50,19 +50,21 @@ bool history_add(struct history *h, const struct history_line *line);
 /* All members' lines: nranks times `room` of them, zeros (SUBMITTED 0) behind a member's last. */
 struct histories {
 	const struct history_line *lines;
+	const int32_t *nodes; /* [nranks]: equal for ranks of one node; NULL: all are on one */
 	uint32_t nranks;
 	size_t room;
 };
 
 enum history_verdict {
 	HISTORY_REPEAT, /* nobody has seen it end */
-	HISTORY_DONE,	/* a member has seen it succeed, so it has for all */
+	HISTORY_DONE,	/* a member of this node has seen it succeed, so it has for all of them */
 	HISTORY_LOST,	/* its input is overwritten in part */
+	HISTORY_MISSED, /* it has succeeded on other nodes, which do not repeat it */
 };
 
-/* Decides whether this rank's operation is done, lost, or to be repeated. */
+/* Decides what becomes of this rank's operation. sends_only: it gives the rank nothing. */
 enum history_verdict history_judge(const struct histories *all, uint32_t rank, unsigned order,
-				   int32_t peer, uint64_t number);
+				   int32_t peer, uint64_t number, bool sends_only);
 /* False: a member has done an operation that another one has never submitted, so they are not of
  * one epoch. */
 bool history_fits(const struct histories *all, uint32_t rank);

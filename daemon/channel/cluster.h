@@ -73,7 +73,8 @@ struct node {
 struct cluster_callbacks {
 	/* A message came from another node. */
 	void (*message)(void *owner, uint32_t from, unsigned kind, const void *body, size_t size);
-	void (*node_lost)(void *owner, uint32_t node);
+	/* returns: its daemon, or only the connection, has ended: it may be back soon. */
+	void (*node_lost)(void *owner, uint32_t node, bool returns);
 	/* This node and its carrier can reach one more node. */
 	void (*node_ready)(void *owner);
 	/* Makes the carrier reach the node; cluster_carried follows, later. */

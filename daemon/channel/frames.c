@@ -40,6 +40,7 @@ static void on_written(uv_write_t *request, int status)
 {
 	struct link *l = request->handle->data;
 	free(request);
+	l->ended |= status == UV_EPIPE || status == UV_ECONNRESET;
 	if (status < 0 && status != UV_ECANCELED)
 		link_fail(l, uv_strerror(status));
 }
@@ -54,6 +55,7 @@ static void write_bytes(struct link *l, const char *bytes, size_t size)
 	memcpy(w->bytes, bytes, size);
 	uv_buf_t buf = uv_buf_init(w->bytes, (unsigned)size);
 	int error = uv_write(&w->request, (uv_stream_t *)&l->tcp, &buf, 1, on_written);
+	l->ended |= error == UV_EPIPE || error == UV_ECONNRESET;
 	if (error) {
 		free(w);
 		link_fail(l, uv_strerror(error));

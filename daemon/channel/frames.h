@@ -25,6 +25,7 @@ struct link {
 	bool closing;
 	bool finished;	     /* the other side no longer needs it */
 	bool only_beats;     /* it was opened for keep-alives; nothing else was to be sent */
+	bool ended;	     /* the other side's process, or something between, has closed it */
 	const char *failure; /* why it must be lost; NULL: it must not */
 	uint64_t since_ns;
 	uint8_t network[8]; /* of a stranger: its IPv4 address, or the first half of its IPv6 one */

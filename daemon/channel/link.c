@@ -109,8 +109,9 @@ static void log_lost(const struct cluster *c, uint32_t node, const char *why)
 			  c->mpi ? ". Restart the daemons of all nodes" : "");
 }
 
-/* again: the node has reconnected, and can be told which epochs are over. */
-static void lose_node(struct cluster *c, uint32_t node, const char *why, bool again)
+/* again: the node has reconnected, and can be told which epochs are over. returns: as in struct
+ * cluster_callbacks. */
+static void lose_node(struct cluster *c, uint32_t node, const char *why, bool again, bool returns)
 {
 	struct node *n = &c->nodes[node];
 	if (n->out)
@@ -124,7 +125,7 @@ static void lose_node(struct cluster *c, uint32_t node, const char *why, bool ag
 	log_lost(c, node, why);
 	n->greeted = false;
 	if (c->callbacks)
-		c->callbacks->node_lost(c->owner, node);
+		c->callbacks->node_lost(c->owner, node, returns);
 }
 
 void link_lose(struct link *l, const char *why)
@@ -138,7 +139,8 @@ void link_lose(struct link *l, const char *why)
 	else if (l->only_beats && !l->ready && l->cluster->nodes[l->node].in)
 		link_close(l); /* no message is lost; the node may still be heard */
 	else
-		lose_node(l->cluster, l->node, why, false);
+		lose_node(l->cluster, l->node, why, false,
+			  l->ended || l->cluster->nodes[l->node].left);
 }
 
 static void lose_failed(struct cluster *c)
@@ -242,7 +244,7 @@ void cluster_carried(struct cluster *c, uint32_t node, uint32_t here, bool faile
 	if (here != n->here)
 		return; /* that connection was lost meanwhile */
 	if (failed && (n->out || n->in))
-		lose_node(c, node, "the carrier cannot reach it", false);
+		lose_node(c, node, "the carrier cannot reach it", false, true);
 	if (failed)
 		return;
 	n->connected = n->in || n->out;
@@ -327,6 +329,30 @@ static void take_in(struct node *n, struct link *l)
 	n->numbers = NULL;
 }
 
+/* Makes the carrier reach the node that has said HELLO. */
+static void carry(struct cluster *c, uint32_t node, const struct control_hello *h)
+{
+	const struct node *n = &c->nodes[node];
+	c->callbacks->carry(c->owner, node, h->carrier, h->carrier_bytes, n->here, n->there);
+}
+
+/* The daemon is still starting: handles it when it can. */
+static void keep(struct link *l, enum control_kind kind, const void *body, size_t size)
+{
+	struct cluster *c = l->cluster;
+	struct kept_message *m = l->failure ? NULL : malloc(sizeof(*m) + size);
+	if (!m) {
+		link_fail(l, "out of memory");
+		return;
+	}
+	m->from = l->node;
+	m->kind = kind;
+	m->size = size;
+	memcpy(m->body, body, size);
+	DL_APPEND(c->kept_messages, m);
+	uv_async_send(&c->kept);
+}
+
 /* The first message: checks which node it is. */
 static void take_hello(struct link *l, const struct control_hello *h)
 {
@@ -353,7 +379,8 @@ static void take_hello(struct link *l, const struct control_hello *h)
 	}
 	/* It has lost this node, or was started again, before this node noticed. */
 	if (other)
-		lose_node(c, i, "it was started again, or has lost this node", true);
+		lose_node(c, i, "it has restarted, or has lost its connection to this node", true,
+			  true);
 	if (l->closing)
 		return;
 	l->node = i;
@@ -366,7 +393,9 @@ static void take_hello(struct link *l, const struct control_hello *h)
 	if (c->mpi)
 		begin(l);
 	else if (c->callbacks)
-		c->callbacks->carry(c->owner, i, h->carrier, h->carrier_bytes, n->here, n->there);
+		carry(c, i, h);
+	else
+		keep(l, CONTROL_HELLO, h, sizeof(*h));
 }
 
 /* ---- Receiving ---- */
@@ -376,7 +405,10 @@ void link_handle_kept(struct cluster *c)
 	while (c->kept_messages && c->callbacks) {
 		struct kept_message *m = c->kept_messages;
 		DL_DELETE(c->kept_messages, m);
-		c->callbacks->message(c->owner, m->from, m->kind, m->body, m->size);
+		if (m->kind == CONTROL_HELLO)
+			carry(c, m->from, (const void *)m->body);
+		else
+			c->callbacks->message(c->owner, m->from, m->kind, m->body, m->size);
 		free(m);
 	}
 }
@@ -385,22 +417,6 @@ void link_on_kept(uv_async_t *async)
 {
 	link_handle_kept(async->data);
 	lose_failed(async->data);
-}
-
-static void keep(struct link *l, enum control_kind kind, const void *body, size_t size)
-{
-	struct cluster *c = l->cluster;
-	struct kept_message *m = l->failure ? NULL : malloc(sizeof(*m) + size);
-	if (!m) {
-		link_fail(l, "out of memory");
-		return;
-	}
-	m->from = l->node;
-	m->kind = kind;
-	m->size = size;
-	memcpy(m->body, body, size);
-	DL_APPEND(c->kept_messages, m);
-	uv_async_send(&c->kept);
 }
 
 /* ---- Numbers of nodes ---- */
@@ -485,6 +501,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
 	struct link *l = stream->data;
 	if (n < 0) {
+		l->ended = n == UV_EOF || n == UV_ECONNRESET;
 		link_lose(l, n == UV_EOF ? "its connection ended" : uv_strerror((int)n));
 		return;
 	}

@@ -33,7 +33,7 @@ bool comm_uses_gpus(const struct session *c);
 /* ---- state.c ---- */
 
 /* For launched tasks whose epoch has ended. */
-uint64_t comm_completion_ns(const struct comms *s);
+uint64_t comm_completion_ns(const struct communicator *m);
 /* In this slot, the scheduler expects the epoch across nodes with this name (slot UINT32_MAX: in
  * none); 0: it expects none any more. */
 void comm_name_epoch(struct comms *s, uint32_t slot, uint64_t internode_id);

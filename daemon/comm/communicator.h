@@ -44,6 +44,7 @@ struct member {
 	uint8_t resume;	  /* enum svc_resume_kind of its JOIN; 0: it is a new one */
 	uint32_t lineage; /* with SVC_RESUME_COMM: which it continues */
 	uint64_t done;	  /* likewise (proto/group/done.h) */
+	bool suspended;	  /* its last epoch was, and it has not joined again yet */
 	bool fail_fast;	  /* its JOIN has SVC_JOIN_FAIL_FAST */
 	bool late;	  /* its JOIN's deadline has passed in this attempt to join */
 };
@@ -107,6 +108,9 @@ struct communicator {
 	/* How the epoch ended, if no task failed with it; result 0: it has not ended, or tasks
 	 * have. */
 	ncclsvc_status ended_in_order;
+	bool suspended; /* until the scheduler holds its tasks; then the members are told, ... */
+	bool quiet;	/* ... unless this daemon is about to end, too */
+	ncclsvc_status suspended_why;
 	struct reported refusals; /* what the library refused, and was reported of late */
 	uint64_t dumped_ns;	  /* when its operations were last written to a file; 0: never */
 	bool late_reported;	  /* this attempt's timeout was reported */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The end of an epoch because of a member, its GPU or a node, here or as another node reports. */
+#include "base/log.h"
 #include "channel/cluster.h"
 #include "comm.h"
 #include "comms.h"
@@ -124,6 +125,99 @@ void comm_gpu_lost(struct communicator *m, int result, int32_t rank)
 		remote_break(m, result, rank, -1);
 }
 
+/* ---- Epochs that their members continue ---- */
+
+/* When a daemon ends, or the connection to it, the other nodes suspend the epochs that they share
+ * with it: their schedulers finish what runs, and hold the tasks that have not run
+ * (sched/base/held.h). Then their members JOIN again with SVC_RESUME_COMM, as the members on that
+ * node do once it has a new daemon. */
+
+static bool can_suspend(const struct communicator *m)
+{
+	if (!m->lineage || !m->remote || !comm_is_whole(m))
+		return false;
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (comm_alive(&m->members[k]) && !m->members[k].session->resumes)
+			return false;
+	return true;
+}
+
+/* The status of tasks that cannot be continued. */
+static ncclsvc_status lost_status(const struct communicator *m, int32_t rank, int32_t node)
+{
+	return (ncclsvc_status){
+		.result = NCCLSVC_PEER_GONE,
+		.field = node >= 0 ? NCCLSVC_FIELD_NODE : NCCLSVC_FIELD_NONE,
+		.value_a = node >= 0 ? (uint64_t)node : 0,
+		.value_b = node >= 0 ? cluster_ipv4(m->comms->cluster, (uint32_t)node) : 0,
+		.rank_a = rank,
+		.pid_a = rank >= 0 ? m->members[rank].pid : 0,
+		.rank_b = -1,
+	};
+}
+
+/* quiet: the members are not told, since this daemon ends, too. */
+static bool suspend(struct communicator *m, int32_t rank, int32_t node, bool quiet)
+{
+	if (!epoch_runs(&m->life) || !can_suspend(m))
+		return false;
+	const ncclsvc_status why = lost_status(m, rank, node);
+	if (node >= 0 && !quiet)
+		log_info("communicator %s, epoch %u: suspended; its members continue it when node "
+			 "%d (%s) has a daemon again",
+			 m->label, m->epoch, node, coord_host(&m->comms->coord, (uint32_t)node));
+	m->suspended = true;
+	m->quiet = quiet;
+	m->suspended_why = why;
+	comm_event_for(m, NCCLSVC_CAUSE_SUSPENDED, &why);
+	comm_requests_forget(m);
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		struct member *member = &m->members[k];
+		member->suspended = comm_takes_part(member);
+		if (member->suspended || member->node >= 0)
+			member->state = NCCLSVC_MEMBER_BROKEN;
+	}
+	return true;
+}
+
+bool comm_suspend(struct communicator *m, int32_t rank, int32_t node)
+{
+	return suspend(m, rank, node, false);
+}
+
+void comm_tell_suspended(struct communicator *m)
+{
+	const ncclsvc_status *why = &m->suspended_why;
+	for (uint32_t k = 0; m->suspended && !m->quiet && k < m->nranks; k++) {
+		const struct member *member = &m->members[k];
+		if (!comm_alive(member) || member->state != NCCLSVC_MEMBER_BROKEN)
+			continue;
+		struct svc_event_comm ev = {.comm = member->handle,
+					    .epoch = m->epoch,
+					    .reason = why->result,
+					    .rank = why->rank_a,
+					    .pid = why->pid_a,
+					    .suspended = 1,
+					    .status = *why};
+		ev.status.epoch = m->epoch;
+		session_comm_event(member->session, &ev);
+	}
+	m->suspended = false;
+}
+
+void comm_suspend_all(struct comms *s)
+{
+	struct communicator *m, *next;
+	/* No SPLIT or plan is answered on the other nodes only. */
+	while (s->own_messages)
+		remote_handle_own(s);
+	HASH_ITER (hh, s->comms, m, next)
+		if (suspend(m, -1, (int32_t)s->coord.me, true))
+			remote_suspend(m, -1, (int32_t)s->coord.me);
+}
+
+/* ---- The end on another node ---- */
+
 static bool names_ranks_of(const struct communicator *m, const ncclsvc_status *st)
 {
 	const int32_t n = (int32_t)m->nranks;
@@ -135,6 +229,8 @@ static bool names_ranks_of(const struct communicator *m, const ncclsvc_status *s
 
 void comm_broken_elsewhere(struct communicator *m, const struct control_break *b)
 {
+	if (b->suspends && comm_suspend(m, b->rank, b->node))
+		return;
 	if (b->rank >= 0)
 		m->members[b->rank].ending = b->ending;
 	const bool follows = b->first.result && names_ranks_of(m, &b->first);

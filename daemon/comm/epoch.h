@@ -41,7 +41,7 @@ enum members_here {
 #define EPOCH_LOSS                                                                                 \
 	(EPOCH_CAUSE(MEMBER_DIED) | EPOCH_CAUSE(NODE_LOST) | EPOCH_CAUSE(GPU_LOST) |               \
 	 EPOCH_CAUSE(ENDED_ELSEWHERE) | EPOCH_CAUSE(NODES_FAILED) | EPOCH_CAUSE(KERNEL_STUCK) |    \
-	 EPOCH_CAUSE(GRAPH_FAILED) | EPOCH_CAUSE(ABORTED))
+	 EPOCH_CAUSE(GRAPH_FAILED) | EPOCH_CAUSE(ABORTED) | EPOCH_CAUSE(SUSPENDED))
 
 /* A row of the table. */
 struct epoch_transition {

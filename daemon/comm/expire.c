@@ -25,7 +25,7 @@
  */
 static uint64_t expire_draining(struct communicator *m, uint64_t now)
 {
-	const uint64_t end = m->life.since_ns + comm_completion_ns(m->comms);
+	const uint64_t end = m->life.since_ns + comm_completion_ns(m);
 	if (m->life.state != NCCLSVC_EPOCH_DRAINING || !m->nccl_comm || m->nccl_comm->aborting)
 		return 0;
 	if (end > now)

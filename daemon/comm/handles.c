@@ -56,6 +56,7 @@ void comm_vacate(struct communicator *m, struct member *member, uint32_t state)
 	c->comms--;
 	m->occupied--;
 	member->session = NULL;
+	member->suspended = false;
 	member->state = state;
 	shares_left(m);
 	comm_join_deadline(m->comms, member, 0);

@@ -277,6 +277,7 @@ static void take_rank(struct comms *s, struct session *c, struct communicator *m
 	if (m->refused.rank == rank)
 		m->refused.pid = 0;
 	member->state = NCCLSVC_MEMBER_JOINING;
+	member->suspended = false;
 	member->overdue = member->late = false;
 	member->pid = c->pid;
 	member->device = j->device;

@@ -28,6 +28,12 @@ static void leave(struct session *c, struct communicator *m, int32_t rank)
 		scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_MEMBER_LEFT,
 								  .left = {m->slot, rank}});
 	}
+	if (member->suspended) /* the scheduler holds its tasks */
+		scheduler_command(s->scheduler,
+				  &(struct command){.kind = COMMAND_HELD,
+						    .session = c->slot,
+						    .held = {.kind = SVC_RESUME_NOT,
+							     .number = member->handle}});
 	if (m->split)
 		comm_split_failed(m, NCCLSVC_PEER_GONE, rank);
 	plan_commit_failed(m, NCCLSVC_PEER_GONE, rank);

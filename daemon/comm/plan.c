@@ -216,7 +216,8 @@ void plan_commit(struct session *c, uint32_t request_id, const struct svc_plan_c
 	uint32_t rank;
 	char text[PLAN_TEXT];
 	struct communicator *m = comm_of(c, SVC_PLAN_COMMIT, request_id, r->comm, &rank);
-	if (!m || !may_commit(c, request_id, m, rank, r))
+	if (!m || m->members[rank].suspended || /* it will send it again */
+	    !may_commit(c, request_id, m, rank, r))
 		return;
 	if (!m->forming)
 		m->forming = plan_create(m->nranks);

@@ -44,7 +44,7 @@ void comm_refuse_join(struct communicator *m, uint32_t rank, int result, const c
 	member->state = NCCLSVC_MEMBER_BROKEN;
 	comm_join_deadline(m->comms, member, 0);
 	member->late = result == NCCLSVC_TIMEOUT;
-	if (!member->late || !m->late_reported)
+	if (result != NCCLSVC_AGAIN && (!member->late || !m->late_reported))
 		report_join(m, (int32_t)rank, member->pid, result, text);
 	m->late_reported |= member->late;
 	m->joining--;
@@ -76,7 +76,7 @@ static void tell_not_begun(struct comms *s, struct communicator *m, int result, 
 static void answer_joins(struct communicator *m, ncclsvc_epoch_cause cause, int result,
 			 const char *why)
 {
-	if (m->joining)
+	if (m->joining && result != NCCLSVC_AGAIN)
 		report_request(m, "JOIN", result, why);
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct member *member = &m->members[k];

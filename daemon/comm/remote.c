@@ -147,7 +147,8 @@ static void refuse_lost(struct communicator *m, uint32_t node, const struct cont
 	struct control_refuse r = {.rank = j->rank,
 				   .session = j->session,
 				   .request_id = j->request_id,
-				   .result = NCCLSVC_PEER_GONE};
+				   .result = j->resume == SVC_RESUME_COMM ? NCCLSVC_AGAIN
+									  : NCCLSVC_PEER_GONE};
 	memcpy(r.id, m->id, sizeof(r.id));
 	coord_lost_text(&m->comms->coord, node, m->label, r.text);
 	remote_send(m->comms, m->comms->coord.me, CONTROL_REFUSE, &r, sizeof(r));
@@ -275,6 +276,19 @@ void remote_break_with(struct communicator *m, const ncclsvc_status *st, int32_t
 	tell_epoch(m, CONTROL_BREAK, &b, sizeof(b));
 }
 
+void remote_suspend(struct communicator *m, int32_t rank, int32_t node)
+{
+	struct control_break b = {.epoch = m->epoch,
+				  .result = NCCLSVC_PEER_GONE,
+				  .rank = rank,
+				  .pid = rank >= 0 ? m->members[rank].pid : 0,
+				  .node = node,
+				  .by = m->comms->coord.me,
+				  .suspends = true};
+	memcpy(b.id, m->id, sizeof(b.id));
+	tell_epoch(m, CONTROL_BREAK, &b, sizeof(b));
+}
+
 void remote_not_begun(struct communicator *m, int result, int32_t rank, int32_t lost, bool all)
 {
 	struct comms *s = m->comms;
@@ -287,6 +301,7 @@ void remote_not_begun(struct communicator *m, int result, int32_t rank, int32_t 
 		.pid = rank >= 0 ? m->members[rank].pid : 0,
 		.node = lost,
 		.by = me,
+		.suspends = lost >= 0 && m->start->lineage,
 	};
 	memcpy(b.id, m->id, sizeof(b.id));
 	notified[me] = notified[first == CLUSTER_NO_NODE ? me : first] = true;

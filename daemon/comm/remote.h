@@ -25,6 +25,8 @@ void remote_handle_own(struct comms *s);
 /* Tell the rendezvous and the epoch's nodes what a local member does: it waits in JOIN, or is in an
  * epoch that runs or is about to begin. */
 void remote_join(struct communicator *m, uint32_t rank);
+/* This node has suspended the epoch, because of that node. */
+void remote_suspend(struct communicator *m, int32_t rank, int32_t node);
 /* Tells the rendezvous that a process of this node has left that lineage. */
 void remote_had_left(struct communicator *m, uint32_t rank, const struct session *c,
 		     uint32_t lineage);
@@ -70,5 +72,16 @@ void remote_handle_unexpected(struct communicator *m);
 void remote_forget_unexpected(struct communicator *m);
 /* The last epoch that this node knows of, even if it has not begun here. */
 uint32_t remote_last_epoch(const struct communicator *m);
+
+/* ---- end.c ---- */
+
+/* A member's node (-1: unknown) lacks a daemon, or cannot be reached. The members continue the
+ * epoch when they can; rank: one of that node, or -1. False: they cannot, so the epoch has to
+ * end. */
+bool comm_suspend(struct communicator *m, int32_t rank, int32_t node);
+/* The scheduler holds the tasks of a suspended epoch: its members continue it from now on. */
+void comm_tell_suspended(struct communicator *m);
+/* This daemon is about to end: suspends all epochs across nodes. */
+void comm_suspend_all(struct comms *s);
 
 #endif

@@ -129,6 +129,13 @@ void plan_commit_failed(struct communicator *m, int result, int32_t rank)
 	plan_refused(m, result, text);
 }
 
+void comm_requests_forget(struct communicator *m)
+{
+	free(m->split);
+	m->split = NULL;
+	plan_forget(m);
+}
+
 uint64_t plan_expire(struct communicator *m, uint64_t now)
 {
 	uint64_t next = 0;

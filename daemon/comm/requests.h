@@ -22,6 +22,8 @@ uint64_t comm_split_expire(struct communicator *m, uint64_t now);
 void plan_commit_failed(struct communicator *m, int result, int32_t rank);
 /* Returns the next deadline of these requests; 0: none. */
 uint64_t plan_expire(struct communicator *m, uint64_t now);
+/* The epoch is suspended: its members will send their SPLITs and plans again. */
+void comm_requests_forget(struct communicator *m);
 /* Forgets what the members have committed so far. */
 void plan_forget(struct communicator *m);
 /* The waiting members get this error. */

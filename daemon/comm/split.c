@@ -26,6 +26,8 @@ void comm_split(struct session *c, uint32_t request_id, const struct svc_split *
 		return;
 	}
 	int32_t rank = c->memberships[r->comm].rank;
+	if (m->members[rank].suspended) /* it will send it again */
+		return;
 	if (r->reserved_byte || r->reserved[0] || r->reserved[1] || r->blocks > PEER_BLOCKS ||
 	    r->timeout_ns > SVC_TIMEOUT_MAX_NS) {
 		session_error(c, SVC_SPLIT, request_id, NCCLSVC_INVALID_ARGUMENT,

@@ -30,6 +30,14 @@ static void note_lineage(struct communicator *m)
 	}
 }
 
+static int32_t first_on_node_of(const struct control_start *start, uint32_t rank)
+{
+	uint32_t k = 0;
+	while (start->members[k].node != start->members[rank].node)
+		k++;
+	return (int32_t)k;
+}
+
 static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 {
 	struct member *member = &m->members[rank];
@@ -44,6 +52,7 @@ static void reply_joined(struct communicator *m, uint32_t rank, unsigned opcode)
 	memcpy(r.label, m->label, sizeof(r.label));
 	r.peer_bytes = peer_bytes(m);
 	r.lineage = member->session->resumes ? m->lineage : 0;
+	r.first_here = first_on_node_of(m->begun, rank);
 	session_reply(member->session, opcode, member->request_id, &r, sizeof(r), NULL, 0);
 }
 
@@ -197,7 +206,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	cmd.epoch_start.pending = m->pending;
 	cmd.epoch_start.lateness = lateness;
 	cmd.epoch_start.transport = transport_of(s, m);
-	cmd.epoch_start.ends_with_daemon = !m->lineage;
+	cmd.epoch_start.lineage = m->lineage;
 	cmd.epoch_start.comm_slot = slot_of(m, cmd.epoch_start.transport);
 	cmd.epoch_start.shared_gpu = comm_needs_kernels(m, &shared);
 	cmd.epoch_start.internode_id = m->remote ? start->internode_id : 0;
@@ -364,6 +373,7 @@ void comm_epoch_gone(struct comms *s, uint32_t slot)
 	m->pending = NULL;
 	nccl_comm_release(&m->nccl_comm);
 	comm_redops_refuse(m);
+	comm_tell_suspended(m);
 	comm_try_start(s, m);
 	if (m->cuda) /* others may have waited for its NCCL communicator */
 		comm_gpu_ready(s);

@@ -17,10 +17,11 @@
 
 /* ---- Deadlines ---- */
 
-uint64_t comm_completion_ns(const struct comms *s)
+uint64_t comm_completion_ns(const struct communicator *m)
 {
-	uint64_t patience = gpu_patience_ns(s->gpus);
-	return patience < EPOCH_LAND_NS ? patience : EPOCH_LAND_NS;
+	const uint64_t patience = gpu_patience_ns(m->comms->gpus);
+	const uint64_t most = m->suspended ? EPOCH_SUSPEND_NS : EPOCH_LAND_NS;
+	return patience < most ? patience : most;
 }
 
 void comm_deadline(struct communicator *m, uint64_t at_ns)
@@ -142,17 +143,19 @@ uint32_t comm_state(const struct communicator *m)
 }
 
 /* Tells the scheduler, once per epoch. */
-static void drain(struct communicator *m, const ncclsvc_status *why)
+static void drain(struct communicator *m, ncclsvc_epoch_cause cause, const ncclsvc_status *why)
 {
+	const ncclsvc_status held = {.result = EPOCH_SUSPENDED, .rank_a = -1, .rank_b = -1};
 	struct comms *s = m->comms;
 	m->plan = NULL; /* the scheduler returns it */
 	comm_record_kernels(m, why->result);
 	peer_end(m);
 	if (m->cuda)
-		comm_deadline(m, m->life.since_ns + comm_completion_ns(s));
+		comm_deadline(m, m->life.since_ns + comm_completion_ns(m));
 	struct command cmd = {.kind = COMMAND_EPOCH_END};
 	cmd.epoch_end.comm = m->slot;
-	cmd.epoch_end.status = *consequences_pending(m, why);
+	cmd.epoch_end.status =
+		cause == NCCLSVC_CAUSE_SUSPENDED ? held : *consequences_pending(m, why);
 	cmd.epoch_end.later = *why;
 	scheduler_command(s->scheduler, &cmd);
 }
@@ -209,7 +212,7 @@ void comm_event_for(struct communicator *m, ncclsvc_epoch_cause cause, const ncc
 	}
 	comm_note_idle(m);
 	if (was != m->life.state && m->life.state == NCCLSVC_EPOCH_DRAINING)
-		drain(m, why);
+		drain(m, cause, why);
 }
 
 void comm_event(struct communicator *m, ncclsvc_epoch_cause cause)

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "list_messages.h"
 #include "messages.h"
 #include "proto/wire.h"
 

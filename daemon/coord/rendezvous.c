@@ -72,10 +72,11 @@ static void break_epoch(struct coord *c, struct rendezvous *r, int32_t rank, boo
 
 /* A member's message shows that its epoch is over. Its node has told the nodes that it can reach.
  * Or START was lost, and the node never knew of the epoch. */
-static void is_over_for(struct coord *c, struct rendezvous *r, uint32_t rank, uint32_t from)
+static void is_over_for(struct coord *c, struct rendezvous *r, uint32_t rank, bool suspends,
+			uint32_t from)
 {
 	if (r->running && !c->together)
-		break_epoch(c, r, (int32_t)rank, false, from);
+		break_epoch(c, r, (int32_t)rank, suspends, from);
 	else
 		end_epoch(r);
 }
@@ -222,19 +223,11 @@ static uint32_t new_lineage(const struct coord *c)
 	return random ? random : 1;
 }
 
-static bool spans_nodes(const struct rendezvous *r)
-{
-	for (uint32_t k = 1; k < r->nranks; k++)
-		if (r->members[k].node != r->members[0].node)
-			return true;
-	return false;
-}
-
 /* All ranks wait in JOIN. 0: nobody can continue the epoch that begins. */
 static uint32_t choose_lineage(const struct coord *c, const struct rendezvous *r)
 {
 	bool again = false, survive = !c->together;
-	if (r->cuda && (r->transport == NCCLSVC_TRANSPORT_MPI || spans_nodes(r)))
+	if (r->cuda && r->transport == NCCLSVC_TRANSPORT_MPI)
 		return 0;
 	for (uint32_t k = 0; k < r->nranks; k++) {
 		again |= continues(&r->members[k]);
@@ -277,8 +270,8 @@ static bool resume_fits(struct coord *c, uint32_t from, struct rendezvous *r,
 	}
 	if (anew >= 0)
 		refuse(c, from, r, m, NCCLSVC_PEER_GONE,
-		       "the epoch cannot be continued: rank %d (pid %d) has joined anew", anew,
-		       r->members[anew].pid);
+		       "the epoch cannot be continued: rank %d (pid %d) joined as a new process",
+		       anew, r->members[anew].pid);
 	else if (r->left_lineage == m->lineage)
 		refuse(c, from, r, m, NCCLSVC_PEER_GONE,
 		       "the epoch cannot be continued: a member had left it");
@@ -369,7 +362,7 @@ static bool may_take(struct coord *c, uint32_t from, struct rendezvous *r,
 	struct member_slot *s = &r->members[m->rank];
 	bool same = s->node == from && s->session == m->session;
 	if (s->state == SLOT_JOINED && same && (m->epoch >= r->epoch || !c->together))
-		is_over_for(c, r, m->rank, from);
+		is_over_for(c, r, m->rank, m->resume == SVC_RESUME_COMM, from);
 	if (s->state == SLOT_FREE || (s->state == SLOT_BROKEN && same))
 		return true;
 	refuse(c, from, r, m, NCCLSVC_RANK_TAKEN,
@@ -477,8 +470,8 @@ void rendezvous_join(struct coord *c, uint32_t from, const struct control_join *
 		return;
 	if (done_differs(r))
 		fail_all_joins(c, r, NCCLSVC_UNSUPPORTED,
-			       "the epoch cannot be continued: as the daemon ended, operations on "
-			       "NCCL, a split or a plan were done on some ranks only");
+			       "the epoch cannot be continued: when the daemon ended, NCCL "
+			       "operations, a split or a plan were done on only some ranks");
 	else
 		start(c, r);
 }
@@ -515,7 +508,9 @@ static void fail_fast(struct coord *c, struct rendezvous *r, uint32_t rank)
 		 rank, r->members[rank].pid, r->label);
 	for (uint32_t k = 0; k < r->nranks; k++)
 		if (r->members[k].fail_fast)
-			fail_slot(c, r, k, NCCLSVC_PEER_GONE, text);
+			fail_slot(c, r, k,
+				  continues(&r->members[k]) ? NCCLSVC_AGAIN : NCCLSVC_PEER_GONE,
+				  text);
 }
 
 void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_withdraw *m)
@@ -531,14 +526,15 @@ void rendezvous_withdrawn(struct coord *c, uint32_t from, const struct control_w
 	if (late && !joining)
 		return; /* it has begun meanwhile, or has ended */
 	if (s->state == SLOT_JOINED)
-		is_over_for(c, r, m->rank, from); /* the culprit's node may report later */
+		is_over_for(c, r, m->rank, false, from); /* the culprit's node may report later */
 	if (late)
 		refuse_late(c, r, m->rank);
 	rendezvous_free_slot(c, r, s);
 	if (joining && r->split)
 		fail_subcomm(c, r, m->rank, late);
 	else if (again && !late)
-		not_continued(c, r, "the epoch cannot be continued: a member has ended or left it");
+		not_continued(c, r,
+			      "the epoch cannot be continued: a member has exited or left it");
 	else if (joining && m->why == WITHDRAW_DIED)
 		fail_fast(c, r, m->rank);
 }
@@ -577,6 +573,7 @@ void rendezvous_left(struct coord *c, uint32_t from, const struct control_left *
 	if (s->node != from || s->state == SLOT_JOINING || s->state == SLOT_FREE)
 		return;
 	rendezvous_free_slot(c, r, s);
+	r->left_lineage = lineage_name(r->lineage);
 	if (!r->held)
 		r->running = false;
 }

@@ -114,7 +114,8 @@ static void add_region(struct sched_session *s, const struct command *c)
 
 /* ---- Communicators ---- */
 
-static void set_handle(struct sched_session *s, uint32_t handle, struct comm *c, int32_t rank)
+static void set_handle(struct scheduler *sched, struct sched_session *s, uint32_t handle,
+		       struct comm *c, int32_t rank, bool continues)
 {
 	if (handle >= s->nhandles) {
 		uint32_t n = handle + 4;
@@ -123,7 +124,11 @@ static void set_handle(struct sched_session *s, uint32_t handle, struct comm *c,
 		s->handles = h;
 		s->nhandles = n;
 	}
-	s->handles[handle] = (struct handle){.comm = c, .rank = rank, .known = true};
+	struct handle *h = &s->handles[handle];
+	if (!continues)
+		complete_drop_held(sched, s, handle);
+	*h = (struct handle){
+		.comm = c, .rank = rank, .known = true, .suspended = h->suspended, .held = h->held};
 	s->members++;
 }
 
@@ -165,8 +170,9 @@ static void start_epoch(struct scheduler *sched, const struct command *cmd)
 		m->device = em->device;
 		m->recording = em->recording;
 		m->join = em->join;
-		set_handle(m->session, em->handle, c, (int32_t)k);
-		if (cmd->epoch_start.ends_with_daemon)
+		set_handle(sched, m->session, em->handle, c, (int32_t)k,
+			   cmd->epoch_start.lineage & SVC_LINEAGE_RESUMED);
+		if (!cmd->epoch_start.lineage)
 			m->session->resumes = m->session->left = false;
 		if (m->device >= 0)
 			timeline_reserve(m->session);
@@ -306,9 +312,28 @@ static bool cancel(struct scheduler *sched, const struct command *c)
 	return true;
 }
 
+/* ---- Tasks of suspended epochs ---- */
+
+/* False: there are more. */
+static bool handle_held(struct scheduler *sched, struct sched_session *s,
+			const struct svc_resume *what)
+{
+	if (what->kind == SVC_RESUME_TASKS)
+		return ingest_held(sched, s);
+	if (what->kind == SVC_RESUME_NOT) {
+		complete_drop_held(sched, s, what->number);
+		return true;
+	}
+	const ncclsvc_status st = status_of(what->number ? NCCLSVC_DAEMON_LOST : NCCLSVC_OK);
+	struct held *h = held_find(s, what->done);
+	if (h)
+		complete_held(sched, s, h, &st);
+	return true;
+}
+
 /* ---- Shutting down ---- */
 
-static void drain(struct scheduler *sched)
+static void be_quiet(struct scheduler *sched)
 {
 	sched->draining = true;
 	sched->drain_ns = sched->now;
@@ -389,11 +414,17 @@ static bool run_command(struct scheduler *sched, const struct command *c)
 		captured_group_delete(sched, s, c->captured_group.timeline,
 				      c->captured_group.value);
 		break;
+	case COMMAND_HELD:
+		over = !s || handle_held(sched, s, &c->held);
+		break;
 	case COMMAND_CANCEL:
 		over = cancel(sched, c);
 		break;
+	case COMMAND_QUIET:
+		be_quiet(sched);
+		break;
 	case COMMAND_DRAIN:
-		drain(sched);
+		sched->finishing = true;
 		break;
 	case COMMAND_PING:
 		sched->pinged = true;

@@ -8,6 +8,7 @@
 #include "ingest.h"
 #include "proto/names.h"
 #include "proto/task.h"
+#include "sched/base/held.h"
 #include "sched/base/status.h"
 #include "sched/base/supervisor.h"
 #include "sched/base/tasks.h"
@@ -47,6 +48,9 @@ static const struct handle *find_comm(const struct sched_session *s, const struc
 	if (!h || !h->known) {
 		*result = NCCLSVC_NOT_FOUND;
 		*text = "no such communicator in this session";
+	} else if (h->suspended && h->ended == r->epoch) { /* a task by socket, see check */
+		*result = NCCLSVC_AGAIN;
+		*text = "the epoch is suspended";
 	} else if (h->end.result && h->ended == r->epoch) {
 		*result = h->end.result;
 		*end = &h->end;
@@ -156,6 +160,8 @@ static int check(struct scheduler *sched, struct sched_session *s, struct task *
 	uint64_t src_bytes, dst_bytes;
 	int result;
 	struct svc_record *r = &t->record;
+	if (held_waits(s, r) && !s->taking_held && !t->by_socket)
+		return EPOCH_SUSPENDED;
 	const struct handle *h = find_comm(s, t, &result, end, text);
 	if (!h)
 		return result;
@@ -427,6 +433,61 @@ uint32_t ingest_ring(struct scheduler *sched, struct sched_session *s)
 	if (taken)
 		s->active_ns = sched->now;
 	return taken;
+}
+
+/* ---- Tasks of suspended epochs ---- */
+
+static bool may_take(const struct sched_session *s, const struct held *h)
+{
+	return h->record.comm < s->nhandles && !s->handles[h->record.comm].suspended;
+}
+
+static void take_held(struct scheduler *sched, struct sched_session *s, struct held *h)
+{
+	const struct held *next = h->next;
+	struct svc_record record = h->record;
+	const struct comm *c = s->handles[record.comm].comm;
+	if (!next || next->record.number != record.number + 1 || !may_take(s, next))
+		record.flags &= (uint8_t)~SVC_TASK_MORE;
+	record.epoch = c ? c->epoch : record.epoch;
+	held_free(s, h);
+	struct task *t = admit(sched, s, false);
+	if (!t) {
+		refuse_unadmitted(sched, s, &record, 0, false);
+		return;
+	}
+	t->record = record;
+	t->request_id = 0;
+	take(sched, s, t);
+}
+
+bool ingest_held(struct scheduler *sched, struct sched_session *s)
+{
+	/* The ring's next group is not whole yet. */
+	struct task *group = s->group;
+	const uint32_t group_tasks = s->group_tasks;
+	const ncclsvc_status group_end = s->group_end;
+	const uint64_t enough = sched->steps + STEP_SLICE;
+	struct held *h, *next;
+	s->group = NULL;
+	s->group_tasks = 0;
+	s->group_end.result = NCCLSVC_OK;
+	for (uint32_t i = 0; i < s->nhandles; i++)
+		s->handles[i].suspended &= !s->handles[i].comm;
+	s->taking_held = true;
+	DL_FOREACH_SAFE (s->held, h, next) {
+		if (sched->steps >= enough && !s->group)
+			break;
+		if (!may_take(s, h))
+			continue;
+		take_held(sched, s, h);
+		sched->steps += STEP_RECORD;
+	}
+	s->taking_held = false;
+	s->group = group;
+	s->group_tasks = group_tasks;
+	s->group_end = group_end;
+	return !h;
 }
 
 void ingest_socket(struct scheduler *sched, struct sched_session *s, uint32_t request_id,

@@ -20,6 +20,7 @@
 #include "sched/internode/internode_comm.h"
 #include "sched/internode/internode_loop.h"
 #include "sched/internode/launch.h"
+#include "sched/internode/sequence.h"
 #include "sched/queue/captured_groups.h"
 #include "sched/queue/complete.h"
 #include "sched/queue/order.h"
@@ -224,15 +225,34 @@ static void answer_ping(struct scheduler *sched)
 	supervisor_event(sched, &(struct event){.kind = EVENT_PONG});
 }
 
-/* Nothing runs, and all tasks that are left are of sessions that submit them to the next daemon. */
-static bool rest_survives(struct scheduler *sched)
+static bool runs_on_gpus(struct scheduler *sched)
 {
-	if (sched->jobs)
-		return false;
 	for (unsigned i = 0; i < TRANSPORTS; i++)
 		if (sched->polled & 1u << i && sched->config.transports[i]->runs &&
 		    sched->config.transports[i]->runs(sched))
-			return false;
+			return true;
+	return false;
+}
+
+/* An epoch across nodes is cut where nothing runs, if possible: a launched operation may be behind
+ * one on its stream that is not launched, and would never complete. */
+static void become_quiet(struct scheduler *sched)
+{
+	if (!sched->draining || sched->quiet)
+		return;
+	const bool runs =
+		runs_on_gpus(sched) || (sched->config.carrier && sequence_launches(sched));
+	if (runs && sched->now - sched->drain_ns < EPOCH_SUSPEND_NS)
+		return;
+	sched->quiet = true;
+	supervisor_event(sched, &(struct event){.kind = EVENT_QUIET});
+}
+
+/* Nothing runs, and all tasks that are left are of sessions that submit them to the next daemon. */
+static bool rest_survives(struct scheduler *sched)
+{
+	if (sched->jobs || runs_on_gpus(sched))
+		return false;
 	for (uint32_t i = 0; i < sched->config.sessions_max; i++) {
 		const struct sched_session *s = sched->sessions[i];
 		if (s && s->tasks && !s->resumes)
@@ -243,7 +263,8 @@ static bool rest_survives(struct scheduler *sched)
 
 static void finish_drain(struct scheduler *sched)
 {
-	if (!sched->draining || sched->drained || (sched->live && !rest_survives(sched)))
+	if (!sched->finishing || sched->drained || (sched->live && !rest_survives(sched)) ||
+	    (sched->config.carrier && internode_comm_ends(sched)))
 		return;
 	sched->drained = true;
 	supervisor_event(sched, &(struct event){.kind = EVENT_DRAINED});
@@ -311,6 +332,7 @@ static bool do_round(struct scheduler *sched, struct rounds *r)
 		r->unflushed = 0;
 	}
 	free_leaving(sched);
+	become_quiet(sched);
 	finish_drain(sched);
 	answer_ping(sched);
 	/* While busy with some sessions, it must still keep deadlines. */

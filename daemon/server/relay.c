@@ -14,6 +14,7 @@
 #include "base/loop.h"
 #include "base/timings.h"
 #include "channel/link.h"
+#include "coord/list_messages.h"
 #include "coord/messages.h"
 #include "list_parts.h"
 #include "proto/names.h"

@@ -285,9 +285,11 @@ static void resume(struct server *s, struct session *c, uint32_t request_id,
 {
 	const bool comm = m->kind == SVC_RESUME_COMM, region = m->kind == SVC_RESUME_REGION;
 	const bool left = m->kind == SVC_RESUME_LEFT, plan = m->kind == SVC_RESUME_PLAN;
-	if (m->kind < SVC_RESUME_SESSION || m->kind > SVC_RESUME_PLAN || m->reserved ||
-	    !m->number != !(comm || region || plan) || !m->lineage != !(comm || left) ||
-	    (m->done && !comm) || m->lineage & SVC_LINEAGE_RESUMED || !c->ring) {
+	const bool task = m->kind == SVC_RESUME_TASK, not = m->kind == SVC_RESUME_NOT;
+	if (m->kind < SVC_RESUME_SESSION || m->kind > SVC_RESUME_TASKS || m->reserved ||
+	    (!task && !m->number != !(comm || region || plan || not )) ||
+	    !m->lineage != !(comm || left) || (task && m->number > 1) ||
+	    (m->done && !comm && !task) || m->lineage & SVC_LINEAGE_RESUMED || !c->ring) {
 		session_error(c, SVC_RESUME, request_id, NCCLSVC_INVALID_ARGUMENT,
 			      "unknown kind, a field is out of range, or the session has no ring");
 		return;
@@ -309,6 +311,10 @@ static void resume(struct server *s, struct session *c, uint32_t request_id,
 		c->next_region = *m;
 	} else if (plan) {
 		c->next_plan = *m;
+	} else if (m->kind >= SVC_RESUME_TASK) {
+		scheduler_command(
+			s->scheduler,
+			&(struct command){.kind = COMMAND_HELD, .session = c->slot, .held = *m});
 	} else {
 		c->next_join = *m;
 	}

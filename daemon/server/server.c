@@ -272,6 +272,10 @@ static void handle_event(struct server *s, const struct event *ev)
 	case EVENT_CANCELLED:
 		on_cancelled(s, ev);
 		break;
+	case EVENT_QUIET:
+		comm_suspend_all(&s->comms);
+		scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_DRAIN});
+		break;
 	case EVENT_DRAINED:
 		if (s->drained)
 			s->drained(s->drained_arg);
@@ -472,7 +476,7 @@ void server_drain(struct server *s, void (*drained)(void *arg), void *arg)
 	s->draining = true;
 	s->drained = drained;
 	s->drained_arg = arg;
-	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_DRAIN});
+	scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_QUIET});
 }
 
 void server_ping(struct server *s, void (*pong)(void *arg), void *arg)

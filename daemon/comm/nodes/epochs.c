@@ -21,7 +21,8 @@ static void begin_without(struct communicator *m, uint32_t node)
 			comm_not_begun(m,
 				       epoch_held(&m->life) ? NCCLSVC_CAUSE_START_FAILED
 							    : NCCLSVC_CAUSE_NODE_LOST,
-				       NCCLSVC_PEER_GONE,
+				       m->start->lineage & SVC_LINEAGE_RESUMED ? NCCLSVC_AGAIN
+									       : NCCLSVC_PEER_GONE,
 				       "a member's node was lost before the epoch began");
 			return;
 		}
@@ -29,7 +30,8 @@ static void begin_without(struct communicator *m, uint32_t node)
 		m->start_break = (struct control_break){.epoch = m->start->epoch,
 							.result = NCCLSVC_PEER_GONE,
 							.rank = (int32_t)k,
-							.node = (int32_t)node};
+							.node = (int32_t)node,
+							.suspends = m->start->lineage != 0};
 		if (!cluster_is_together(m->comms->cluster)) /* others may reach it */
 			remote_not_begun(m, NCCLSVC_PEER_GONE, (int32_t)k, (int32_t)node, true);
 	}
@@ -103,7 +105,7 @@ void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t ra
 		comm_left_elsewhere(m, rank);
 }
 
-void comm_node_lost(struct communicator *m, uint32_t node)
+void comm_node_lost(struct communicator *m, uint32_t node, bool returns)
 {
 	int32_t rank = -1;
 	for (uint32_t k = m->nranks; k-- > 0;)
@@ -112,9 +114,12 @@ void comm_node_lost(struct communicator *m, uint32_t node)
 	/* Standalone daemons: others may reach the node. */
 	const bool tell =
 		rank >= 0 && epoch_runs(&m->life) && !cluster_is_together(m->comms->cluster);
-	if (rank >= 0)
+	const bool suspended = rank >= 0 && returns && comm_suspend(m, rank, (int32_t)node);
+	if (rank >= 0 && !suspended)
 		comm_break_for(m, NCCLSVC_CAUSE_NODE_LOST, NCCLSVC_PEER_GONE, rank, (int32_t)node);
-	if (tell)
+	if (suspended)
+		remote_suspend(m, rank, (int32_t)node);
+	else if (tell)
 		remote_break(m, NCCLSVC_PEER_GONE, rank, (int32_t)node);
 	/* Its coordinator may not have told all nodes which ranks join which subcommunicator. */
 	const bool lacks = rank >= 0 || m->coordinator == node;

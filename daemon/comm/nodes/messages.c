@@ -128,7 +128,10 @@ static void on_break(struct comms *s, uint32_t from, const struct control_break 
 		if (b->result == NCCLSVC_PEER_GONE && b->node < 0 && comm_can_wait(m))
 			comm_join_again(m, -1, false);
 		else
-			comm_not_begun(m, NCCLSVC_CAUSE_START_FAILED, b->result, text);
+			comm_not_begun(m, NCCLSVC_CAUSE_START_FAILED,
+				       m->start->lineage & SVC_LINEAGE_RESUMED ? NCCLSVC_AGAIN
+									       : b->result,
+				       text);
 	} else if (m->start && m->start->epoch == b->epoch) {
 		if (!m->start_is_over)
 			m->start_break = *b;
@@ -269,9 +272,24 @@ static void tell_start(struct comms *s, const struct communicator *m,
 	}
 }
 
+/* The answer to JOINs that wait at a node whose daemon has ended (returns), or cannot be reached.
+ * Libraries that wait for it try again. */
+static int result_of(const struct communicator *m, bool returns)
+{
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		const struct member *member = &m->members[k];
+		if (member->state != NCCLSVC_MEMBER_JOINING || !comm_alive(member))
+			continue;
+		if (member->resume == SVC_RESUME_COMM)
+			return NCCLSVC_AGAIN;
+		returns = returns && member->session->resumes && comm_can_wait(m);
+	}
+	return returns ? NCCLSVC_AGAIN : NCCLSVC_PEER_GONE;
+}
+
 /* JOINs that wait at the lost rendezvous fail. If it has told only some members' nodes of an
  * epoch, the others learn of it here, and answer if their members have given up. */
-static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost)
+static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lost, bool returns)
 {
 	char text[SVC_TEXT_BYTES];
 	if (!cluster_gathers(s->cluster, lost, m->id))
@@ -283,16 +301,16 @@ static void rendezvous_lost(struct comms *s, struct communicator *m, uint32_t lo
 	if (!m->joining)
 		return;
 	coord_lost_text(&s->coord, lost, m->label, text);
+	const int result = result_of(m, returns);
 	if (!m->start)
-		comm_fail_joins(s, m, NCCLSVC_PEER_GONE, -1, text);
+		comm_fail_joins(s, m, result, -1, text);
 	for (uint32_t k = 0; m->start && k < m->nranks; k++)
 		if (comm_alive(&m->members[k]) && m->members[k].state == NCCLSVC_MEMBER_JOINING &&
 		    !comm_is_still_there(m, k))
-			comm_refuse_join(m, k, NCCLSVC_PEER_GONE,
-					 text); /* JOIN is later than START */
+			comm_refuse_join(m, k, result, text); /* JOIN is later than START */
 }
 
-void remote_node_lost(struct comms *s, uint32_t node)
+void remote_node_lost(struct comms *s, uint32_t node, bool returns)
 {
 	struct communicator *m, *next;
 	scheduler_command(s->scheduler,
@@ -300,8 +318,8 @@ void remote_node_lost(struct comms *s, uint32_t node)
 	coord_node_lost(&s->coord, node);
 	nodes_pool_lost(s, node);
 	HASH_ITER (hh, s->comms, m, next) {
-		comm_node_lost(m, node);
-		rendezvous_lost(s, m, node);
+		comm_node_lost(m, node, returns);
+		rendezvous_lost(s, m, node, returns);
 	}
 }
 

@@ -20,7 +20,8 @@ void remote_handle(struct comms *s, uint32_t from, enum control_kind kind, const
 		   size_t size);
 /* Handles a message to the members on this node, for remote_handle. */
 void remote_deliver(struct comms *s, uint32_t from, enum control_kind kind, const void *body);
-void remote_node_lost(struct comms *s, uint32_t node);
+/* returns: its daemon has ended, or only the connection to it, so epochs may be continued. */
+void remote_node_lost(struct comms *s, uint32_t node, bool returns);
 /* One more node is reached, for which epochs may have waited. */
 void remote_node_ready(struct comms *s);
 /* Makes the scheduler's carrier reach the node; cluster_carried follows. */
@@ -33,7 +34,7 @@ bool remote_needs_node(const struct comms *s, uint32_t node);
 
 void comm_gathered(struct communicator *m, const struct control_start *start);
 void comm_left_elsewhere(struct communicator *m, int32_t rank);
-void comm_node_lost(struct communicator *m, uint32_t node);
+void comm_node_lost(struct communicator *m, uint32_t node, bool returns);
 /* The scheduler reports that a member left, ahead of the other node's message. */
 void comm_member_left(struct comms *s, uint32_t slot, uint32_t epoch, int32_t rank);
 void comm_internode_failed(struct comms *s, uint32_t slot, uint32_t epoch, int result,

@@ -25,19 +25,18 @@ enum command_kind {
 	COMMAND_MEMBER_LEFT,
 	COMMAND_TASK,	/* one record that came by socket */
 	COMMAND_CANCEL, /* -> EVENT_CANCELLED */
-	COMMAND_DRAIN,	/* -> EVENT_DRAINED when no task is pending */
+	COMMAND_QUIET,	/* takes no more tasks of sessions that survive; -> EVENT_QUIET */
+	COMMAND_DRAIN,	/* then: -> EVENT_DRAINED when no task is pending */
 	COMMAND_PING,	/* -> EVENT_PONG */
 	COMMAND_STOP,
 	COMMAND_DEVICE_ADD,    /* a GPU's queue, permanent */
 	COMMAND_EPOCH_RELEASE, /* after EPOCH_END: running tasks no longer wait for input */
 	COMMAND_PLAN_ADD,      /* -> EVENT_PLAN_GONE, before EVENT_EPOCH_GONE */
 	COMMAND_PLAN_DROP,     /* of one member; -> EVENT_PLAN_DROPPED */
-	COMMAND_EPOCH_NAMED,   /* all have joined: EPOCH_START follows, or this again with
-				  internode_id 0 */
+	COMMAND_EPOCH_NAMED,   /* all have joined; then EPOCH_START, or this with id 0 */
 	COMMAND_NODE_CARRY,    /* the carrier is to reach another node */
 	COMMAND_NODE_LOST,     /* another node's daemon is gone */
-	COMMAND_EPOCH_BROKEN,  /* after EPOCH_END: tasks still running on GPUs are about to be
-				  aborted; those that end from now on have failed */
+	COMMAND_EPOCH_BROKEN,  /* after EPOCH_END: tasks still on GPUs will be aborted */
 	COMMAND_EPOCH_DEAD,    /* ... and have been aborted now */
 	COMMAND_MAKE,	       /* workers were told of a communicator: schedules its creation */
 	COMMAND_MAKE_NOT,      /* cancels that, if its turn has not come */
@@ -46,6 +45,7 @@ enum command_kind {
 	COMMAND_STAGING,       /* memory for staging device memory: permanent, before any epoch */
 	COMMAND_CAPTURED_GROUP_DEL,
 	COMMAND_DEVICE_WORKER, /* a GPU with staged memory has a worker, or has lost it */
+	COMMAND_HELD,	       /* a client's SVC_RESUME about held tasks */
 };
 
 #define STAGING_SLOT_BYTES (4 << 20) /* copied at a time, the same on all nodes */
@@ -108,11 +108,10 @@ struct command {
 			void *base; /* borrowed until EVENT_REGION_GONE or EVENT_SESSION_GONE */
 			uint64_t bytes;
 			uint32_t request_id; /* of the request; the event returns it */
-			int32_t device;	     /* -1: host; otherwise base is an address in the GPU's
-						worker */
-			uint32_t fault;	     /* number of fault_watch, of host memory */
-			bool absent;	     /* the GPU's worker has not imported it: base is 0 */
-			bool again;	     /* only if COMMAND_REGION_DEL has not removed it */
+			int32_t device; /* -1: host; else base is in its worker's address space */
+			uint32_t fault; /* number of fault_watch, of host memory */
+			bool absent;	/* the GPU's worker has not imported it: base is 0 */
+			bool again;	/* only if COMMAND_REGION_DEL has not removed it */
 			uint64_t file_bytes; /* of the whole memfd */
 		} region;
 		struct {
@@ -125,7 +124,7 @@ struct command {
 			struct member_pending *pending;	  /* likewise; NULL: nobody reads it */
 			struct comm_lateness *lateness;	  /* likewise */
 			enum transport_kind transport;
-			bool ends_with_daemon; /* no later daemon continues it */
+			uint32_t lineage;      /* as in svc_join_reply */
 			uint32_t comm_slot;    /* of the workers, or EPOCH_WITHOUT_NCCL */
 			bool shared_gpu;       /* two members use one GPU, which NCCL refuses */
 			uint64_t internode_id; /* 0: all members are on this node */
@@ -182,6 +181,7 @@ struct command {
 			struct svc_record record;
 		} task;
 		struct svc_captured_group_del captured_group;
+		struct svc_resume held;
 		struct {
 			enum svc_cancel_kind kind; /* a task or a communicator */
 			uint64_t id; /* unique id of the task; slot of the communicator */

@@ -18,6 +18,7 @@ enum event_kind {
 	EVENT_PLAN_GONE,
 	EVENT_PLAN_DROPPED,
 	EVENT_CANCELLED,
+	EVENT_QUIET, /* no task runs on a GPU, or the wait for them is over */
 	EVENT_DRAINED,
 	EVENT_PONG,
 	EVENT_EPOCH_DIRTY, /* nodes may have launched differently; its NCCL communicator is unusable

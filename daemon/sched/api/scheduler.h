@@ -54,6 +54,10 @@ struct member_pending {
 	_Atomic uint32_t first[PENDING_KINDS];
 };
 
+/* The result in COMMAND_EPOCH_END's status if the epoch is suspended: its tasks that have not run
+ * are held (sched/base/held.h). */
+#define EPOCH_SUSPENDED 100
+
 struct scheduler_config {
 	unsigned threads;	 /* that move data, including the scheduler's own; >= 1 */
 	uint32_t tasks_max;	 /* alive at once */

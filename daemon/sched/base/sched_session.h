@@ -7,6 +7,7 @@
 
 struct comm;
 struct departure;
+struct held;
 struct scheduler;
 struct member;
 struct pool;
@@ -31,6 +32,8 @@ struct handle {
 			   status */
 	ncclsvc_status end;	/* the status of its tasks */
 	bool too_late_reported; /* to the supervisor: a task that came too late */
+	bool suspended;		/* the epoch is: its tasks are held */
+	uint32_t held;		/* tasks */
 };
 
 /* A timeline of tasks on GPUs. */
@@ -84,6 +87,8 @@ struct sched_session {
 	ncclsvc_status group_end; /* why it is refused; result 0: it is not */
 	uint32_t tasks;		  /* alive, including tombstones */
 	uint32_t socket_tasks;
+	struct held *held;
+	bool taking_held; /* they are being submitted */
 	struct handle *handles;
 	struct region *regions;
 	uint32_t nhandles, nregions;

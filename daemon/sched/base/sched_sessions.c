@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/nofail.h"
 #include "base/pool.h"
+#include "held.h"
 #include "supervisor.h"
 
 #define DEPARTURES_PER_TURN 64
@@ -96,6 +97,7 @@ void regions_drop_departures(struct sched_session *s)
 void sched_session_free(struct sched_session *s)
 {
 	regions_drop_departures(s);
+	held_free_all(s);
 	free(s->handles);
 	free(s->regions);
 	free(s->busy);
@@ -137,8 +139,8 @@ static void remove_region(struct scheduler *sched, struct sched_session *s, uint
 			  uint32_t request_id)
 {
 	struct region *r = &s->regions[region];
-	/* The tasks of an open group hold no pins. */
-	const bool busy = r->pins || s->group;
+	/* The tasks of an open group hold no pins, nor do those of a suspended epoch. */
+	const bool busy = r->pins || s->group || s->held;
 	if (!busy) {
 		s->user->file_bytes -= r->file_bytes;
 		*r = (struct region){0};

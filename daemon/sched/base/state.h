@@ -108,11 +108,11 @@ struct scheduler {
 	uint32_t polled;		   /* bitmap of transports with work in progress */
 	void *transport_state[TRANSPORTS]; /* by transport; NULL: it has no state */
 	struct spin spin;
-	uint64_t round_ns;  /* when the current round began */
-	uint64_t busy_ns;   /* when there was last work */
-	uint64_t looked_ns; /* when the doorbells were last checked */
-	bool draining, drained, stop;
-	uint64_t drain_ns; /* since when it is draining */
+	uint64_t round_ns;				/* when the current round began */
+	uint64_t busy_ns;				/* when there was last work */
+	uint64_t looked_ns;				/* when the doorbells were last checked */
+	bool draining, quiet, finishing, drained, stop; /* in this order */
+	uint64_t drain_ns;				/* since when it is draining */
 	struct device devices[SCHEDULER_DEVICES];
 	uint32_t gpu_inputs; /* tasks waiting for a word that a GPU writes: their timelines */
 	uint64_t inputs_ns;  /* when inputs of launched tasks were last checked */

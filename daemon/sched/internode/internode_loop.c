@@ -64,10 +64,20 @@ static bool agreed(struct scheduler *sched, struct internode_comm *s)
 		       : all_over(sched, s) && !disseminate_pending(sched, s);
 }
 
+/* Then NCCL's communicator is not used again. */
+static bool lacks_node(const struct scheduler *sched, const struct internode_comm *s)
+{
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		if (sched->internode->lost[s->nodes[p]])
+			return true;
+	return false;
+}
+
 static void end_now(struct scheduler *sched, struct internode_comm *s, bool in_order)
 {
-	s->due_ns = sched->now + (in_order ? EPOCH_DRAIN_NS : 0);
-	if (s->requested && !in_order)
+	const bool suspended = s->end.result == EPOCH_SUSPENDED;
+	s->due_ns = sched->now + (suspended ? EPOCH_SUSPEND_NS : in_order ? EPOCH_DRAIN_NS : 0);
+	if (s->requested && !in_order && !(suspended && lacks_node(sched, s)))
 		supervisor_event(sched, &(struct event){.kind = EVENT_EPOCH_DIRTY,
 							.epoch = {s->comm->slot}});
 	launch_run_ready(sched); /* members whose turn it is continue */
@@ -104,6 +114,8 @@ bool internode_comm_begin_end(struct scheduler *sched, struct comm *c, const ncc
 		s->left = true;
 		sequence_leave(sched, s);
 	}
+	if (end->result == EPOCH_SUSPENDED)
+		sched->internode->linger_ns = sched->now + EPOCH_LINGER_NS;
 	s->over = true;
 	s->overs[s->me] = 1 + c->collectives;
 	s->end = *end;
@@ -304,6 +316,18 @@ uint64_t internode_comm_sleep_ns(struct scheduler *sched)
 	    !sched->internode->endings && !sched->internode->late)
 		return NODES_NAP_IDLE_NS;
 	return nap < NODES_NAP_NS ? nap : NODES_NAP_NS;
+}
+
+bool internode_comm_ends(struct scheduler *sched)
+{
+	struct internode_state *n = sched->internode;
+	const struct internode_comm *s;
+	bool ending = n->flights || n->open;
+	DL_FOREACH2 (n->endings, s, next_ending)
+		ending |= s->end.result == EPOCH_SUSPENDED;
+	if (ending)
+		n->linger_ns = sched->now + EPOCH_LINGER_NS;
+	return sched->now < n->linger_ns && sched->now - sched->drain_ns < DRAIN_AHEAD_NS;
 }
 
 static void lose_flights(struct scheduler *sched, struct internode_comm *s, uint32_t node_index)

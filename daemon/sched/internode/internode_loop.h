@@ -19,6 +19,8 @@ bool internode_comm_poll(struct scheduler *sched);
 void internode_comm_carry(struct scheduler *sched, const struct command *c);
 /* The node is lost; sends to it and receives from it never end. */
 void internode_comm_node_lost(struct scheduler *sched, uint32_t node);
+/* This daemon shuts down. Other nodes may still need its part in an epoch that is suspended. */
+bool internode_comm_ends(struct scheduler *sched);
 /* How long a loop without work may sleep. */
 uint64_t internode_comm_sleep_ns(struct scheduler *sched);
 void internode_comm_finish_all(struct scheduler *sched);

@@ -26,6 +26,7 @@ struct internode_state {
 	struct internode_packet *open, **newest; /* [nodes] */
 	struct internode_packet *sending;	 /* the carrier has them */
 	bool *lost;				 /* [nodes] */
+	uint64_t linger_ns; /* at the end of this daemon: until then, others may lack its bytes */
 };
 
 #endif

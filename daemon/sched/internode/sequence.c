@@ -305,9 +305,20 @@ static struct launch_request *find(const struct scheduler *sched, uint32_t from,
 }
 
 /* Proposes 0 if this node has given up the request, so that the others need not wait. */
+bool sequence_launches(const struct scheduler *sched)
+{
+	const struct launch_request *r;
+	DL_FOREACH (sched->sequence->requests, r)
+		if (r->proposed)
+			return true;
+	return false;
+}
+
 static void be_prepared(struct scheduler *sched, uint32_t from, uint64_t number)
 {
 	struct launch_request *r = find(sched, from, number);
+	if (sched->quiet) /* then the other nodes do not launch it either */
+		return;
 	if (r && !r->proposed)
 		r->proposed = ++sched->sequence->clock;
 	const struct internode_header h = {.kind = INTERNODE_PROPOSE,

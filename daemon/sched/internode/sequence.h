@@ -16,6 +16,8 @@ bool sequence_init(struct scheduler *sched);
 void sequence_begin(struct scheduler *sched, struct internode_comm *s);
 /* Does this node lead a communicator? */
 bool sequence_awaited(const struct scheduler *sched);
+/* Has this node agreed to a launch that has not happened yet? */
+bool sequence_launches(const struct scheduler *sched);
 /* When a message to or from a sequencer last came. */
 uint64_t sequence_message_ns(const struct scheduler *sched);
 /* Requests the set that launch_sets has collected. fits: otherwise it can never be launched, and

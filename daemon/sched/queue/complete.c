@@ -284,9 +284,29 @@ static __attribute__((noinline)) void complete_in_full(struct scheduler *sched, 
 		timeline_ended(t, !how->result);
 }
 
+/* A task by socket is part of continuing an epoch: its client begins again. */
+static __attribute__((noinline)) void hold(struct scheduler *sched, struct task *t)
+{
+	struct sched_session *s = t->session;
+	struct svc_submit_reply reply = {.status = {.result = NCCLSVC_AGAIN}};
+	sched->live--;
+	if (t->by_socket) {
+		s->socket_tasks--;
+		table_count(&s->counts->completed, 1);
+		send_reply(sched, s, t->request_id, NCCLSVC_AGAIN, &reply, sizeof(reply));
+	} else if (t->record.number) {
+		table_count(&s->counts->submitted, -1); /* it will be counted again */
+		held_keep(s, &t->record);
+	}
+}
+
 void complete_task(struct scheduler *sched, struct task *t, const ncclsvc_status *how)
 {
 	struct sched_session *s = t->session;
+	if (how->result == EPOCH_SUSPENDED) {
+		hold(sched, t);
+		return;
+	}
 	table_count(&sched->table.completed, 1);
 	table_count(&s->counts->completed, 1);
 	sched->live--;
@@ -310,6 +330,11 @@ void complete_refused(struct scheduler *sched, struct sched_session *s,
 {
 	if (survives(s, why->result))
 		return;
+	if (why->result == EPOCH_SUSPENDED) {
+		table_count(&s->counts->submitted, -1);
+		held_keep(s, record);
+		return;
+	}
 	table_count(&sched->table.failed, 1);
 	table_count(&sched->table.completed, 1);
 	table_count(&s->counts->failed, 1);
@@ -330,6 +355,38 @@ void complete_refused(struct scheduler *sched, struct sched_session *s,
 	if (record->flags & SVC_TASK_CAPTURED_GROUP && h && h->comm &&
 	    h->comm->transport->flags & TRANSPORT_ON_STREAMS)
 		report_captured(sched, h->comm, record, h->rank, 0, &st);
+}
+
+void complete_held(struct scheduler *sched, struct sched_session *s, struct held *h,
+		   const ncclsvc_status *how)
+{
+	const struct svc_record *record = &h->record;
+	ncclsvc_status st = *how;
+	st.submitted_ns = st.done_ns = sched->now;
+	st.epoch = record->epoch;
+	table_count(&sched->table.completed, 1);
+	table_count(&s->counts->submitted, 1);
+	table_count(&s->counts->completed, 1);
+	if (st.result) {
+		table_count(&sched->table.failed, 1);
+		table_count(&s->counts->failed, 1);
+	}
+	write_status(sched, s, record->number, &st);
+	timeline_refused(s, record);
+	held_free(s, h);
+}
+
+void complete_drop_held(struct scheduler *sched, struct sched_session *s, uint32_t handle)
+{
+	struct held *h, *next;
+	if (handle >= s->nhandles)
+		return;
+	const ncclsvc_status end = s->handles[handle].end.result ? s->handles[handle].end
+								 : status_of(NCCLSVC_CANCELLED);
+	DL_FOREACH_SAFE (s->held, h, next)
+		if (h->record.comm == handle)
+			complete_held(sched, s, h, &end);
+	s->handles[handle].suspended = false;
 }
 
 /* The caller's fence is between the statuses and this check, as the client's is between its request

@@ -5,6 +5,7 @@
 #include <utlist.h>
 
 #include "captured_groups.h"
+#include "complete.h"
 #include "match.h"
 #include "plan_slots.h"
 #include "planned_tasks.h"
@@ -147,11 +148,12 @@ static void close_epoch(struct scheduler *sched, struct comm *c, const ncclsvc_s
 		h->comm = NULL;
 		h->ended = c->epoch;
 		h->end = end_of(&c->later, k);
+		h->suspended = end->result == EPOCH_SUSPENDED;
 		h->too_late_reported = false;
 		s->members--;
 		captured_groups_end(sched, s, m, &h->end);
 		if (s->group && s->spoiled != sched->ends)
-			spoil_group(s, c, -1, &h->end);
+			spoil_group(s, c, -1, h->suspended ? end : &h->end);
 		s->spoiled = sched->ends;
 	}
 	if (c->transport->epoch_end)
@@ -222,6 +224,7 @@ bool release_member(struct scheduler *sched, struct comm *c, int32_t rank)
 		struct sched_session *s = m->session;
 		struct handle *h = &s->handles[m->handle];
 		s->members -= h->comm != NULL;
+		complete_drop_held(sched, s, m->handle);
 		*h = (struct handle){0};
 		captured_groups_end(sched, s, m, &own);
 		spoil_group(s, c, rank, &own);

@@ -13,6 +13,7 @@
 #include "proto/task.h"
 #include "reduce/reduce.h"
 #include "sched/base/epoch_memory.h"
+#include "sched/base/in_place.h"
 #include "sched/base/sched_sessions.h"
 #include "sched/queue/complete.h"
 #include "sched/queue/release.h"
@@ -375,31 +376,6 @@ static uint64_t run_alone(struct scheduler *sched, struct move *m, double *left_
 	return done;
 }
 
-/* The operations whose result replaces a different input. */
-static bool replaces_input(const struct move *m, const struct task *t)
-{
-	const struct svc_record *r = &t->record;
-	const bool differs = svc_op_reduces(r->op) || r->op == NCCLSVC_ALL_TO_ALL;
-	const uint64_t bytes = m->share * (svc_op_sends_each(r->op) ? m->ntasks : 1);
-	return differs && t->dst >= t->src && t->dst < t->src + bytes;
-}
-
-static void mark_in_place(const struct move *m)
-{
-	for (uint32_t k = 0; k < m->ntasks; k++) {
-		const struct task *t = m->tasks[k];
-		const struct sched_session *s = t->session;
-		if (s->resumes && !t->by_socket && replaces_input(m, t))
-			atomic_store_explicit((_Atomic uint64_t *)&svc_status_slot(
-						      s->ring, s->entries, t->record.number)
-						      ->done_ns,
-					      SVC_STATUS_UNDER_WAY, memory_order_relaxed);
-	}
-	/* A killed process has done its stores in program order; the compiler must not reorder
-	 * them. */
-	atomic_signal_fence(memory_order_seq_cst);
-}
-
 static __attribute__((noinline)) enum begun run(struct scheduler *sched, const struct match *match,
 						struct pool *own)
 {
@@ -408,7 +384,7 @@ static __attribute__((noinline)) enum begun run(struct scheduler *sched, const s
 	for (uint32_t k = 0; k < m.ntasks; k++)
 		m.tasks[k]->started_ns = sched->now;
 	if (match->comm && !match->subop)
-		mark_in_place(&m);
+		tasks_mark_in_place(m.tasks, m.ntasks);
 	double left_ns = 0;
 	const uint64_t done = m.units && !own ? run_alone(sched, &m, &left_ns) : 0;
 	if (done == m.units)

@@ -8,6 +8,7 @@
 #include "channel/carrier.h"
 #include "internode.h"
 #include "sched/base/epoch_memory.h"
+#include "sched/base/in_place.h"
 #include "sched/base/status.h"
 #include "sched/queue/release.h"
 
@@ -73,6 +74,8 @@ static enum begun start(struct scheduler *sched, const struct match *m)
 	op->subop = m->subop;
 	op->ntasks = m->ntasks;
 	memcpy(op->tasks, m->tasks, m->ntasks * sizeof(op->tasks[0]));
+	if (!op->subop)
+		tasks_mark_in_place(op->tasks, op->ntasks);
 	schedule_make(&op->schedule, op->comm->internode, op->tasks, op->key.a, op->key.b);
 	DL_APPEND(op->comm->internode->ops, op);
 	sched->internode->ops++;

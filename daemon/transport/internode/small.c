@@ -5,6 +5,7 @@
 #include "internode.h"
 #include "proto/names.h"
 #include "proto/task.h"
+#include "sched/base/in_place.h"
 #include "sched/internode/node_match.h"
 
 bool small_fits(const struct internode_comm *s, const struct svc_record *r, bool p2p)
@@ -207,6 +208,7 @@ bool small_finish(const struct internode_comm *s, struct task *const *tasks,
 		    j->voters[node_index].bytes < bytes_between(&p, node_index, s->me))
 			return false;
 	}
+	tasks_mark_in_place(tasks, s->comm->nranks);
 	if (svc_op_reduces(p.record.op)) {
 		finish_reduced(&p, parts);
 		return true;

@@ -72,9 +72,23 @@ static bool look_at_slots(struct scheduler *sched, struct comm *c)
 	return c->looked && c->commands_due <= sched->commands_run;
 }
 
+/* Tasks that have run or are running when their epoch is suspended are not repeated. */
+static bool is_suspended(const struct comm *c)
+{
+	return c->end.result == EPOCH_SUSPENDED && !c->broken && !c->dead;
+}
+
+/* The status of tasks that land after the end of their epoch. */
+static const ncclsvc_status *late_status(const struct comm *c)
+{
+	if (is_suspended(c))
+		return &status_ok;
+	return c->end.result == EPOCH_SUSPENDED ? &c->later : &c->end;
+}
+
 static void land_all(struct scheduler *sched, struct comm *c)
 {
-	const ncclsvc_status *st = c->ended || c->broken ? &c->end : &status_ok;
+	const ncclsvc_status *st = c->ended || c->broken ? late_status(c) : &status_ok;
 	c->looked = false;
 	c->moved_ns = sched->now;
 	for (uint32_t k = 0; k < c->nranks; k++) {
@@ -114,7 +128,8 @@ bool nccl_poll(struct scheduler *sched)
 			land_all(sched, c);
 		}
 		const bool left = any_flies(c);
-		if (c->ended && !c->released && sched->now - c->moved_ns > STREAM_RELEASE_NS)
+		if (c->ended && !c->released && !is_suspended(c) &&
+		    sched->now - c->moved_ns > STREAM_RELEASE_NS)
 			timeline_release(c);
 		if (!left)
 			stop_watching(sched, c);
@@ -146,7 +161,7 @@ bool nccl_runs(struct scheduler *sched)
 void nccl_epoch_end(struct scheduler *sched, struct comm *c)
 {
 	c->moved_ns = sched->now;
-	for (uint32_t k = 0; k < c->nranks; k++) {
+	for (uint32_t k = 0; !is_suspended(c) && k < c->nranks; k++) {
 		struct task *t;
 		DL_FOREACH (c->members[k].in_flight, t)
 			release_early(sched, t, &c->end);
@@ -160,7 +175,7 @@ void nccl_dead(struct scheduler *sched, struct comm *c)
 		return;
 	for (uint32_t k = 0; k < c->nranks; k++)
 		while (c->members[k].in_flight)
-			complete(sched, c->members[k].in_flight, &c->end);
+			complete(sched, c->members[k].in_flight, late_status(c));
 	if (c->launched)
 		stop_watching(sched, c);
 }
