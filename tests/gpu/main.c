@@ -27,7 +27,7 @@ static const struct gpu_test *const tables[] = {
 	graph_eager_tests,    nccl_group_tests,	  memory_freed_tests,  recorder_tests,
 	direct_tests,	      copies_tests,	  share_tests,	       memory_most_tests,
 	memory_late_tests,    memory_leak_tests,  idle_tests,	       shared_gpu_tests,
-	premulsum_tests,      restart_tests,	  peer_resume_tests,
+	premulsum_tests,      restart_tests,	  peer_resume_tests,   node_restart_tests,
 };
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 

@@ -306,7 +306,7 @@ static void test_returns(void)
 	nodes_clients(&w, ranks, returning_rank, NULL);
 	for (int turn = 0; turn < 2; turn++) {
 		hear_all(ranks, 2, READY);
-		cluster_restart(&w.c, 1);
+		cluster_restart(&w.c, 1, SIGKILL);
 		say_all(ranks, 2, GO);
 	}
 	ranks_end(ranks, 2);

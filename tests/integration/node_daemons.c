@@ -313,14 +313,22 @@ static void check_log(const struct cluster *c)
 				     complaints[i], strstr(text, complaints[i]));
 }
 
-void cluster_kill(struct cluster *c, int node)
+static void reap_daemon(struct cluster *c, int node, int signum)
 {
 	struct daemon *d = &c->nodes[node];
-	CHECK(d->pid > 0);
-	CHECK_EQ(kill(d->pid, SIGKILL), 0);
+	int status = 0;
 	if (cluster_is_linked())
-		CHECK(reap(d->pid, &(int){0}, WAIT_MS));
+		CHECK(reap(d->pid, &status, WAIT_MS));
+	if (signum == SIGTERM)
+		CHECK_EQ(status, 0);
 	daemon_unwatch(d);
+}
+
+void cluster_kill(struct cluster *c, int node)
+{
+	CHECK(c->nodes[node].pid > 0);
+	CHECK_EQ(kill(c->nodes[node].pid, SIGKILL), 0);
+	reap_daemon(c, node, SIGKILL);
 }
 
 /* The port on which other nodes reach it, from an id that it creates. */
@@ -350,27 +358,55 @@ static size_t read_strings(pid_t pid, const char *name, char *text, size_t size)
 	return (size_t)n;
 }
 
-void cluster_restart(struct cluster *c, int node)
+/* How to start a daemon once more. */
+struct again {
+	struct arguments arguments;
+	char command[1 << 13], environment[1 << 16], port[8];
+};
+
+static void note_command(const struct daemon *d, struct again *r)
 {
-	static char command[1 << 13], environment[1 << 16], port[8];
-	struct daemon *d = &c->nodes[node];
-	struct arguments a = {.n = 0};
-	const size_t n = read_strings(d->pid, "cmdline", command, sizeof(command)),
-		     m = read_strings(d->pid, "environ", environment, sizeof(environment));
-	snprintf(port, sizeof(port), "%u", port_of(d));
-	add(&a, "env");
-	for (char *at = environment; at < environment + m; at += strlen(at) + 1)
+	struct arguments *a = &r->arguments;
+	const size_t n = read_strings(d->pid, "cmdline", r->command, sizeof(r->command)),
+		     m = read_strings(d->pid, "environ", r->environment, sizeof(r->environment));
+	*a = (struct arguments){.n = 0};
+	snprintf(r->port, sizeof(r->port), "%u", port_of(d));
+	add(a, "env");
+	for (char *at = r->environment; at < r->environment + m; at += strlen(at) + 1)
 		if (!strncmp(at, "CUDA_VISIBLE_DEVICES=", 21))
-			add(&a, at);
-	for (char *at = command; at < command + n; at += strlen(at) + 1)
-		add(&a, a.n && !strcmp(a.at[a.n - 1], "--cluster-port") ? port : at);
-	cluster_kill(c, node);
+			add(a, at);
+	for (char *at = r->command; at < r->command + n; at += strlen(at) + 1)
+		add(a, a->n && !strcmp(a->at[a->n - 1], "--cluster-port") ? r->port : at);
+}
+
+static void restart_some(struct cluster *c, int first, int end, int signum)
+{
+	static struct again all[CLUSTER_NODES];
+	for (int i = first; i < end; i++)
+		note_command(&c->nodes[i], &all[i]);
+	for (int i = first; i < end; i++)
+		CHECK_EQ(kill(c->nodes[i].pid, signum), 0);
+	for (int i = first; i < end; i++)
+		reap_daemon(c, i, signum);
 	const int log = open(c->log, O_WRONLY | O_APPEND | O_CLOEXEC);
 	CHECK(log >= 0);
-	d->pid = launch(&a, log);
+	for (int i = first; i < end; i++)
+		c->nodes[i].pid = launch(&all[i].arguments, log);
 	close(log);
-	d->pid = pid_of(d->pid, d);
-	daemon_watch(d);
+	for (int i = first; i < end; i++) {
+		c->nodes[i].pid = pid_of(c->nodes[i].pid, &c->nodes[i]);
+		daemon_watch(&c->nodes[i]);
+	}
+}
+
+void cluster_restart(struct cluster *c, int node, int signum)
+{
+	restart_some(c, node, node + 1, signum);
+}
+
+void cluster_restart_all(struct cluster *c, int signum)
+{
+	restart_some(c, 0, c->n, signum);
 }
 
 static void reap_each(const struct cluster *c)

@@ -33,8 +33,11 @@ bool cluster_is_linked(void);
 ncclsvc_unique_id cluster_new_id(const struct cluster *c);
 /* Kills one daemon; the others continue. */
 void cluster_kill(struct cluster *c, int node);
-/* Kills a daemon that was not started by mpirun, and starts it again on the same port. */
-void cluster_restart(struct cluster *c, int node);
+/* Ends a daemon that was not started by mpirun, by that signal, and starts it again on the same
+ * port. */
+void cluster_restart(struct cluster *c, int node, int signum);
+/* The same with all daemons at once. */
+void cluster_restart_all(struct cluster *c, int signum);
 bool cluster_logged(const struct cluster *c, const char *text);
 
 enum layout {

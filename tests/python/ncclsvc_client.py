@@ -41,7 +41,7 @@ ERROR = struct.Struct("=HHHH256s")
 HELLO_REQUEST = struct.Struct("=HHI48s")
 HELLO_REPLY = struct.Struct("=HHHHIIIIQ48s96s")
 JOIN_REQUEST = struct.Struct("=128siiiIQQHHI48s")
-JOIN_REPLY = struct.Struct("=QIIii128sII48s")
+JOIN_REPLY = struct.Struct("=QIIii128sII48sq")
 RECORD = struct.Struct("=QIIBBBBiQIIQQQIIQ48x")
 STATUS = struct.Struct("=QiIQQQiiiiIIQQ8i16x")
 LIST_REPLY = struct.Struct("=IIQQII")
@@ -206,7 +206,7 @@ class Comm:
     """One rank of one communicator."""
 
     def __init__(self, body):
-        (self.uid, self.handle, self.epoch, self.nranks, self.rank, self.id, _, _, _) = JOIN_REPLY.unpack(body)
+        (self.uid, self.handle, self.epoch, self.nranks, self.rank, self.id, _, _, _, _) = JOIN_REPLY.unpack(body)
 
 
 class Session:

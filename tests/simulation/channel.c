@@ -305,7 +305,7 @@ static void on_loss(void *arg)
 	struct node_state *n = &nodes[news->node];
 	trace((int)news->node, "hears that node %u is lost", news->lost);
 	n->cluster.nodes[news->lost].gone = true;
-	remote_node_lost(&n->comms, news->lost);
+	remote_node_lost(&n->comms, news->lost, false);
 }
 
 void channel_lose(uint32_t node)

@@ -64,7 +64,7 @@ static void lose(uint32_t node, uint32_t other, bool again)
 	lost[node] = lost[other] = true;
 	n->gone = !again;
 	n->carried = false;
-	remote_node_lost(&nodes[node].comms, other);
+	remote_node_lost(&nodes[node].comms, other, true);
 }
 
 static void on_end(void *arg)

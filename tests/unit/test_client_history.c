@@ -40,9 +40,9 @@ static void one_rank_has_seen_more(void **state)
 	put(1, 0, HISTORY_COLLECTIVES, HISTORY_SUBMITTED, -1, 0, 6);
 	put(1, 1, HISTORY_COLLECTIVES, HISTORY_PENDING, -1, 4, 6);
 	assert_true(history_fits(&all, 0) && history_fits(&all, 1));
-	assert_int_equal(history_judge(&all, 1, HISTORY_COLLECTIVES, -1, 4), HISTORY_DONE);
-	assert_int_equal(history_judge(&all, 1, HISTORY_COLLECTIVES, -1, 5), HISTORY_REPEAT);
-	assert_int_equal(history_judge(&all, 0, HISTORY_COLLECTIVES, -1, 5), HISTORY_REPEAT);
+	assert_int_equal(history_judge(&all, 1, HISTORY_COLLECTIVES, -1, 4, false), HISTORY_DONE);
+	assert_int_equal(history_judge(&all, 1, HISTORY_COLLECTIVES, -1, 5, false), HISTORY_REPEAT);
+	assert_int_equal(history_judge(&all, 0, HISTORY_COLLECTIVES, -1, 5, false), HISTORY_REPEAT);
 }
 
 static void damage_counts_unless_the_operation_was_done(void **state)
@@ -55,9 +55,9 @@ static void damage_counts_unless_the_operation_was_done(void **state)
 	put(1, 0, HISTORY_COLLECTIVES, HISTORY_SUBMITTED, -1, 0, 2);
 	put(1, 1, HISTORY_COLLECTIVES, HISTORY_PENDING, -1, 1, 2);
 	for (uint32_t rank = 0; rank < 2; rank++) {
-		assert_int_equal(history_judge(&all, rank, HISTORY_COLLECTIVES, -1, 0),
+		assert_int_equal(history_judge(&all, rank, HISTORY_COLLECTIVES, -1, 0, false),
 				 HISTORY_DONE);
-		assert_int_equal(history_judge(&all, rank, HISTORY_COLLECTIVES, -1, 1),
+		assert_int_equal(history_judge(&all, rank, HISTORY_COLLECTIVES, -1, 1, false),
 				 HISTORY_LOST);
 	}
 }
@@ -70,7 +70,31 @@ static void known_damage_is_no_success(void **state)
 	put(0, 1, HISTORY_COLLECTIVES, HISTORY_DAMAGED, -1, 0, 0);
 	put(1, 0, HISTORY_COLLECTIVES, HISTORY_SUBMITTED, -1, 0, 1);
 	put(1, 1, HISTORY_COLLECTIVES, HISTORY_PENDING, -1, 0, 1);
-	assert_int_equal(history_judge(&all, 1, HISTORY_COLLECTIVES, -1, 0), HISTORY_LOST);
+	assert_int_equal(history_judge(&all, 1, HISTORY_COLLECTIVES, -1, 0, false), HISTORY_LOST);
+}
+
+/* Ranks 0 and 1 are on different nodes. Rank 0 has seen collective 0 end, and has the message that
+ * rank 1 has sent it; rank 1 lacks the results. */
+static void other_nodes_ends_are_no_results(void **state)
+{
+	(void)state;
+	static const int32_t nodes[] = {0, 1};
+	struct histories across = all;
+	across.nodes = nodes;
+	put(0, 0, HISTORY_COLLECTIVES, HISTORY_SUBMITTED, -1, 0, 2);
+	put(0, 1, HISTORY_COLLECTIVES, HISTORY_PENDING, -1, 1, 2);
+	put(0, 2, HISTORY_SENDS, HISTORY_SUBMITTED, 1, 0, 1);
+	put(0, 3, HISTORY_RECVS, HISTORY_SUBMITTED, 1, 0, 1);
+	put(1, 0, HISTORY_COLLECTIVES, HISTORY_SUBMITTED, -1, 0, 2);
+	put(1, 1, HISTORY_COLLECTIVES, HISTORY_PENDING, -1, 0, 2);
+	assert_int_equal(history_judge(&across, 1, HISTORY_COLLECTIVES, -1, 0, false),
+			 HISTORY_MISSED);
+	assert_int_equal(history_judge(&across, 1, HISTORY_COLLECTIVES, -1, 0, true), HISTORY_DONE);
+	assert_int_equal(history_judge(&across, 1, HISTORY_COLLECTIVES, -1, 1, false),
+			 HISTORY_REPEAT);
+	assert_int_equal(history_judge(&across, 1, HISTORY_SENDS, 0, 0, true), HISTORY_DONE);
+	assert_int_equal(history_judge(&across, 1, HISTORY_RECVS, 0, 0, false), HISTORY_MISSED);
+	assert_int_equal(history_judge(&all, 1, HISTORY_RECVS, 0, 0, false), HISTORY_DONE);
 }
 
 static void messages_match_by_direction(void **state)
@@ -80,10 +104,10 @@ static void messages_match_by_direction(void **state)
 	put(0, 1, HISTORY_SENDS, HISTORY_PENDING, 1, 1, 3);
 	put(1, 0, HISTORY_RECVS, HISTORY_SUBMITTED, 0, 0, 2);
 	assert_true(history_fits(&all, 0) && history_fits(&all, 1));
-	assert_int_equal(history_judge(&all, 0, HISTORY_SENDS, 1, 1), HISTORY_DONE);
-	assert_int_equal(history_judge(&all, 0, HISTORY_SENDS, 1, 2), HISTORY_REPEAT);
+	assert_int_equal(history_judge(&all, 0, HISTORY_SENDS, 1, 1, false), HISTORY_DONE);
+	assert_int_equal(history_judge(&all, 0, HISTORY_SENDS, 1, 2, false), HISTORY_REPEAT);
 	put(1, 1, HISTORY_RECVS, HISTORY_PENDING, 0, 1, 2);
-	assert_int_equal(history_judge(&all, 0, HISTORY_SENDS, 1, 1), HISTORY_REPEAT);
+	assert_int_equal(history_judge(&all, 0, HISTORY_SENDS, 1, 1, false), HISTORY_REPEAT);
 }
 
 /* A new process has taken rank 1. */
@@ -142,6 +166,7 @@ int main(void)
 		cmocka_unit_test_setup(damage_counts_unless_the_operation_was_done, clear),
 		cmocka_unit_test_setup(known_damage_is_no_success, clear),
 		cmocka_unit_test_setup(messages_match_by_direction, clear),
+		cmocka_unit_test_setup(other_nodes_ends_are_no_results, clear),
 		cmocka_unit_test_setup(others_histories_do_not_fit, clear),
 		cmocka_unit_test_setup(absurd_histories_take_no_time, clear),
 		cmocka_unit_test(ranges_are_joined),

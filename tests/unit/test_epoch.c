@@ -13,7 +13,7 @@
 #include "proto/names.h"
 
 enum { FIRST = NCCLSVC_EPOCH_IDLE, LAST = NCCLSVC_EPOCH_GONE };
-enum { CAUSE_FIRST = NCCLSVC_CAUSE_JOINED, CAUSE_LAST = NCCLSVC_CAUSE_ABORTED };
+enum { CAUSE_FIRST = NCCLSVC_CAUSE_JOINED, CAUSE_LAST = NCCLSVC_CAUSE_SUSPENDED };
 
 /* The possible members when something happens in the state. */
 static uint32_t possible_members(ncclsvc_epoch_state state)

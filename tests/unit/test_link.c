@@ -51,8 +51,9 @@ static void on_message(void *owner, uint32_t from, unsigned kind, const void *bo
 	d->received++;
 }
 
-static void on_lost(void *owner, uint32_t node)
+static void on_lost(void *owner, uint32_t node, bool returns)
 {
+	(void)returns;
 	struct daemon *d = owner;
 	assert_int_equal(node, 1);
 	d->lost++;

@@ -351,6 +351,8 @@ static void a_session_that_ends_leaves_nothing(void **state)
 	command((struct command){.kind = COMMAND_SESSION_DEL, .session = 0});
 	next_event(EVENT_SESSION_GONE);
 	others_go_on();
+	command((struct command){.kind = COMMAND_QUIET});
+	next_event(EVENT_QUIET);
 	command((struct command){.kind = COMMAND_DRAIN});
 	next_event(EVENT_DRAINED);
 }
