@@ -75,6 +75,14 @@ static void renew_epoch(const ncclsvc_session *s, struct call *c)
 	memcpy(c->request, &request, sizeof(request));
 }
 
+/* A plan's commit names its epoch, which may be a new one. */
+static bool send_in_epoch(ncclsvc_session *s, struct call *c)
+{
+	if (c->opcode == SVC_PLAN_COMMIT)
+		renew_epoch(s, c);
+	return send_waiting(s, c);
+}
+
 bool resend(ncclsvc_session *s, uint32_t before, enum resend_when when)
 {
 	for (struct call **at = &s->calls; *at;) {
@@ -95,9 +103,7 @@ bool resend(ncclsvc_session *s, uint32_t before, enum resend_when when)
 		}
 		if (c->opcode == SVC_JOIN)
 			call_forget(s, SVC_RESUME, &(struct svc_resume){.kind = SVC_RESUME_JOIN});
-		if (c->opcode == SVC_PLAN_COMMIT)
-			renew_epoch(s, c);
-		if (!send_waiting(s, c))
+		if (!send_in_epoch(s, c))
 			return false;
 		at = &c->next;
 	}
@@ -120,9 +126,7 @@ bool resend_held(ncclsvc_session *s, uint32_t before)
 			call_answer(at, NCCLSVC_DAEMON_LOST);
 			continue;
 		}
-		if (c->opcode == SVC_PLAN_COMMIT)
-			renew_epoch(s, c);
-		if (!send_waiting(s, c))
+		if (!send_in_epoch(s, c))
 			return false;
 		at = &c->next;
 	}

@@ -29,8 +29,8 @@ enum exchange_phase {
 	EXCHANGE_OVER,
 };
 
-/* What a member does to continue one communicator. Each goes on by itself: another member may wait
- * for the others' progress in another communicator. */
+/* A member's progress in continuing one communicator. Communicators are continued independently,
+ * since another member may wait for any of them. */
 struct exchange {
 	ncclsvc_comm *comm;
 	enum exchange_phase phase;

@@ -110,8 +110,8 @@ static void working_rank(struct client *c)
 
 /* ---- Killed daemons ---- */
 
-/* What has been launched on some nodes only cannot be continued. Then all ranks are told, and can
- * rejoin. */
+/* An operation that was launched on only some nodes cannot be continued. Then all ranks are told,
+ * and can rejoin. */
 static bool failed(const struct rank *r, ncclsvc_result result)
 {
 	if (!result)

@@ -198,7 +198,7 @@ static void await_progress(void)
 	}
 }
 
-/* Of several nodes, each in turn. */
+/* On several nodes, each call restarts another node. */
 static bool restart_node(const struct daemon *d, int signum)
 {
 	static int turns;

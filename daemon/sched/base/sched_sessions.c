@@ -139,7 +139,7 @@ static void remove_region(struct scheduler *sched, struct sched_session *s, uint
 			  uint32_t request_id)
 {
 	struct region *r = &s->regions[region];
-	/* The tasks of an open group hold no pins, nor do those of a suspended epoch. */
+	/* Tasks of open groups and of suspended epochs hold no pins. */
 	const bool busy = r->pins || s->group || s->held;
 	if (!busy) {
 		s->user->file_bytes -= r->file_bytes;
