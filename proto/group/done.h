@@ -8,8 +8,8 @@
 
 #include <stdint.h>
 
-/* The parts of the word, each of which must be equal on all members: how many operations they have
- * done, and which plan is in force. */
+/* The parts of the word: how many operations a member has done, and which plan is in force. All
+ * members must have the same parts. */
 enum done_by_all { DONE_COLLECTIVES = 1, DONE_SPLITS = 2, DONE_PLAN = 3 };
 
 /* splitmix64's last step. */
