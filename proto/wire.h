@@ -45,6 +45,7 @@
 #include "wire_comm.h"
 #include "wire_list.h"
 #include "wire_memory.h"
+#include "wire_resume.h"
 #include "wire_task.h"
 
 struct svc_header {

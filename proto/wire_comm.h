@@ -89,7 +89,7 @@ struct svc_join_reply {
 	/* Operations of up to this many bytes (svc_task_bytes) run in the members' kernels, others
 	 * on NCCL. If not 0, STAGING returns the staging memory. */
 	uint32_t peer_bytes;
-	uint32_t lineage;		/* wire_memory.h */
+	uint32_t lineage;		/* wire_resume.h */
 	char label[NCCLSVC_NAME_BYTES]; /* as inspection shows it */
 	int64_t first_here;		/* the lowest rank on the member's node */
 };

@@ -8,7 +8,7 @@
 #include <sys/un.h>
 
 #include "api.h"
-#include "proto/mps.h"
+#include "proto/cuda/mps.h"
 #include "proto/ring.h"
 
 struct connection_options {

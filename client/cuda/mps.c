@@ -10,7 +10,7 @@
 #include "base/deadline_clock.h"
 #include "cuda.h"
 #include "proto/abi/cuda_connections.h"
-#include "proto/mps.h"
+#include "proto/cuda/mps.h"
 #include "session_gpu.h"
 
 #define STARTED_NS UINT64_C(1000000000)

@@ -11,7 +11,7 @@
 #include "driver.h"
 #include "handle.h"
 #include "proto/abi/cuda_connections.h"
-#include "proto/mps.h"
+#include "proto/cuda/mps.h"
 
 #define ASK_MS 1000
 

@@ -14,7 +14,7 @@
 #include "base/timings.h"
 #include "gpu.h"
 #include "mps_control.h"
-#include "proto/mps.h"
+#include "proto/cuda/mps.h"
 #include "sched/api/scheduler.h"
 #include "session/session.h"
 

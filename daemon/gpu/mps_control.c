@@ -21,8 +21,8 @@
 
 #include "base/clock.h"
 #include "base/timings.h"
+#include "proto/cuda/mps.h"
 #include "proto/fdio.h"
-#include "proto/mps.h"
 
 #define PROGRAM	 "nvidia-cuda-mps-control"
 #define PID_FILE PROGRAM ".pid" /* which it writes into its directory */

@@ -17,8 +17,8 @@
 #include "base/timings.h"
 #include "gpu.h"
 #include "mps_service.h"
+#include "proto/cuda/mps.h"
 #include "proto/fdio.h"
-#include "proto/mps.h"
 #include "sched/api/scheduler.h"
 
 int gpu_spawn(struct gpus *s, uv_process_t *process, char **argv, int queue_fd, int bell,

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "proto/mps.h"
+#include "proto/cuda/mps.h"
 
 bool gpu_list_get(int i, struct gpu_entry *e)
 {

@@ -15,7 +15,7 @@
 #include "harness_parts.h"
 #include "harness_raw.h"
 #include "node_daemons.h"
-#include "proto/mps.h"
+#include "proto/cuda/mps.h"
 
 #define DAEMONS_MAX 8
 #define ARGS_MAX    64

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "harness_raw.h"
-#include "proto/mps.h"
+#include "proto/cuda/mps.h"
 
 #define LIAR	  65533
 #define LIAR_TEXT "65533"

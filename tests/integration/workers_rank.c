@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/mps.h"
+#include "proto/cuda/mps.h"
 #include "tests/gpu/gpu_context.h"
 
 #define BUFFER_BYTES ((size_t)8 << 20)

@@ -16,7 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "proto/mps.h"
+#include "proto/cuda/mps.h"
 #include "proto/ncclsvc_types.h"
 
 static char directory[64], control[80];

@@ -8,7 +8,7 @@
 #include <sys/types.h>
 
 #include "base/text.h"
-#include "proto/mps.h"
+#include "proto/cuda/mps.h"
 
 #define DOCTOR_GPUS  32
 #define DOCTOR_FILES 64

@@ -10,8 +10,8 @@
 
 #include "gpu_rank.h"
 #include "proto/abi/nccl_abi.h"
+#include "proto/cuda/mps.h"
 #include "proto/dynlib.h"
-#include "proto/mps.h"
 #include "proto/names.h"
 
 #define DESTROY_S 10
