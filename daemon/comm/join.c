@@ -104,7 +104,7 @@ static bool admits(const struct communicator *m, const struct account *a)
 static bool may_take_over(const struct communicator *m, const struct account *a)
 {
 	const bool user = m->account->tenant.uid == a->tenant.uid;
-	return !m->occupied && (m->world || (user && !epoch_held(&m->life)));
+	return !m->occupied && (m->world || user);
 }
 
 static void refuse_tenant(struct session *c, const struct communicator *m, uint32_t request_id)
