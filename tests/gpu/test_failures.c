@@ -127,6 +127,7 @@ static void die(struct actor *a, enum when when)
 	if (when == BETWEEN)
 		one_by_one(a);
 	if (when == TORN) {
+		CHECK_EQ(hear(a->r.c), GO); /* the others have submitted their tasks */
 		sleep_ms(15);
 		tear_session();
 	}
@@ -301,6 +302,8 @@ static void play_round(struct scene *s, enum when when, int victim, bool worker,
 	pid_t pid = worker ? worker_pid(s, victim) : 0;
 	say_all(s->ranks, s->n, (uint64_t)when | (uint64_t)victim << 8 | (uint64_t)worker << 16);
 	hear_all(s->ranks, s->n, READY);
+	if (when == TORN)
+		say(&s->ranks[victim], GO);
 	bool inside = when == INSIDE || when == TORN;
 	sleep_ms(when == BETWEEN ? 5 + draw(random) % 40 : inside ? 30 : 20);
 	uint64_t killed = now_ns();
