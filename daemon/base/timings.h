@@ -40,11 +40,12 @@
 /* An epoch that all nodes have ended waits for host operations in progress. Then they are aborted.
  */
 #define EPOCH_DRAIN_NS		 UINT64_C(25000000)
-/* In a suspended epoch, they have longer, since what completes on only some nodes is lost. A daemon
- * that shuts down waits for its own host operations, and then LINGER for the last bytes to arrive.
- */
+/* In a suspended epoch, the nodes wait longer for each other and for host operations, since what
+ * completes on only some nodes is lost. A daemon that shuts down stays until the other nodes need
+ * nothing more from it, for as long at most. Operations on GPUs may wait for a program, so they
+ * have less. */
+#define EPOCH_HANDOVER_NS	 UINT64_C(5000000000)
 #define EPOCH_SUSPEND_NS	 UINT64_C(1000000000)
-#define EPOCH_LINGER_NS		 UINT64_C(50000000)
 /* To keep NCCL's communicator, the supervisor waits for tasks that were launched on GPUs before
  * their epoch ended. Then it aborts the communicator. (This is a maximum: worker_seconds may be
  * shorter.) */
@@ -56,8 +57,7 @@
  * since a dying stream may overwrite them with its smaller value. */
 #define INPUTS_LOOK_NS		 UINT64_C(10000000)
 /* A daemon that shuts down waits for an operation that was launched ahead of its stream, if the
- * next daemon can continue its session: while the operation begins, its worker must not end. It
- * waits as long for other nodes that may need its part in an operation. */
+ * next daemon can continue its session: while the operation begins, its worker must not end. */
 #define DRAIN_AHEAD_NS		 UINT64_C(2000000000)
 /* A worker that has lost its supervisor lets running tasks continue for so many SECONDS. Then it
  * releases the streams until no task has ended for STILL, at most for LAST, and exits. If sessions

@@ -57,6 +57,7 @@ void internode_comm_create(struct scheduler *sched, struct comm *c, const struct
 	s->node_of = nofail_calloc(n, sizeof(*s->node_of), "an epoch's nodes");
 	lay_out(s, cmd->epoch_start.members, n, sched->config.nodes);
 	s->overs = nofail_calloc(s->nnodes, sizeof(*s->overs), "an epoch's nodes");
+	s->waits = nofail_calloc(s->nnodes, sizeof(*s->waits), "an epoch's nodes");
 	s->me = internode_comm_node_index(s, (int)sched->config.node);
 	HASH_ADD(hh, sched->internode->comms, id, sizeof(s->id), s);
 }

@@ -76,7 +76,7 @@ static bool lacks_node(const struct scheduler *sched, const struct internode_com
 static void end_now(struct scheduler *sched, struct internode_comm *s, bool in_order)
 {
 	const bool suspended = s->end.result == EPOCH_SUSPENDED;
-	s->due_ns = sched->now + (suspended ? EPOCH_SUSPEND_NS : in_order ? EPOCH_DRAIN_NS : 0);
+	s->due_ns = sched->now + (suspended ? EPOCH_HANDOVER_NS : in_order ? EPOCH_DRAIN_NS : 0);
 	if (s->requested && !in_order && !(suspended && lacks_node(sched, s)))
 		supervisor_event(sched, &(struct event){.kind = EVENT_EPOCH_DIRTY,
 							.epoch = {s->comm->slot}});
@@ -95,33 +95,42 @@ static bool try_end(struct scheduler *sched, struct internode_comm *s)
 	return true;
 }
 
+/* Tells the other nodes that the epoch is over here. */
+static void say_over(struct scheduler *sched, struct internode_comm *s, bool exits)
+{
+	const struct operation_key key = {-1, -1, s->comm->collectives, exits};
+	for (uint32_t p = 0; p < s->nnodes; p++) {
+		if (p == s->me || sched->internode->lost[s->nodes[p]])
+			continue;
+		internode_comm_send(sched, s, p, INTERNODE_OVER, &key, "", 0, NULL, 0);
+		sched->internode->need_us[s->nodes[p]] += exits;
+	}
+}
+
 bool internode_comm_begin_end(struct scheduler *sched, struct comm *c, const ncclsvc_status *end)
 {
 	struct internode_comm *s = c->internode;
+	const bool suspended = end->result == EPOCH_SUSPENDED;
 	if (!s)
 		return false;
 	if (s->over)
 		return true;
 	disseminate_over(sched, s);
-	for (uint32_t p = 0; p < s->nnodes; p++)
-		if (p != s->me)
-			internode_comm_send(sched, s, p, INTERNODE_OVER,
-					    &(struct operation_key){-1, -1, c->collectives, 0}, "",
-					    0, NULL, 0);
+	say_over(sched, s, suspended && sched->draining);
 	if (internode_comm_is_sequenced(s)) {
 		if (sched->sets->changed) /* matches found by now are requested first */
 			launch_sets(sched);
 		s->left = true;
 		sequence_leave(sched, s);
 	}
-	if (end->result == EPOCH_SUSPENDED)
-		sched->internode->linger_ns = sched->now + EPOCH_LINGER_NS;
 	s->over = true;
 	s->overs[s->me] = 1 + c->collectives;
 	s->end = *end;
 	c->end = *end;
 	c->ending = true;
-	s->due_ns = sched->now + (internode_comm_is_sequenced(s) ? EPOCH_CLOSE_NS : EPOCH_OVER_NS);
+	s->due_ns = sched->now + (suspended			   ? EPOCH_HANDOVER_NS
+				  : internode_comm_is_sequenced(s) ? EPOCH_CLOSE_NS
+								   : EPOCH_OVER_NS);
 	DL_APPEND2(sched->internode->endings, s, prev_ending, next_ending);
 	try_end(sched, s);
 	return true;
@@ -156,6 +165,18 @@ static bool names_comm(const struct internode_header *h)
 		h->key.subop != OPERATION_MAKE);
 }
 
+static void say_gone(struct scheduler *sched, uint64_t internode_id, uint32_t node)
+{
+	const struct internode_header h = {.kind = INTERNODE_GONE, .internode_id = internode_id};
+	internode_comm_send_node(sched, node, &h, NULL);
+}
+
+static void take_gone(struct scheduler *sched, uint32_t node)
+{
+	if (sched->internode->need_us[node])
+		sched->internode->need_us[node]--;
+}
+
 void internode_comm_dispatch(struct scheduler *sched, const struct internode_header *h,
 			     const char *body, int node)
 {
@@ -168,6 +189,10 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 		memcpy(&note, body, sizeof(note));
 		if (note.tag < CARRIER_TAG_DATA)
 			return;
+	}
+	if (h->kind == INTERNODE_GONE) {
+		take_gone(sched, (uint32_t)node);
+		return;
 	}
 	if (!s && names_comm(h) && unexpected_is_announced(sched, h->internode_id)) {
 		unexpected_keep(sched, h, body, node);
@@ -192,9 +217,12 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 			node_match_take_decision(sched, s, h, body);
 		return;
 	}
+	if (!s && h->kind == INTERNODE_OVER && h->key.subop)
+		say_gone(sched, h->internode_id, (uint32_t)node);
 	if (!s || node_index == UINT32_MAX || node_index == s->me)
 		return;
 	if (h->kind == INTERNODE_OVER) {
+		s->waits[node_index] = h->key.subop;
 		s->overs[node_index] = 1 + h->key.seq;
 		disseminate_over(sched, s);
 		if (internode_comm_is_sequenced(s) && !s->over &&
@@ -320,14 +348,14 @@ uint64_t internode_comm_sleep_ns(struct scheduler *sched)
 
 bool internode_comm_ends(struct scheduler *sched)
 {
-	struct internode_state *n = sched->internode;
+	const struct internode_state *n = sched->internode;
 	const struct internode_comm *s;
 	bool ending = n->flights || n->open;
 	DL_FOREACH2 (n->endings, s, next_ending)
 		ending |= s->end.result == EPOCH_SUSPENDED;
-	if (ending)
-		n->linger_ns = sched->now + EPOCH_LINGER_NS;
-	return sched->now < n->linger_ns && sched->now - sched->drain_ns < DRAIN_AHEAD_NS;
+	for (uint32_t node = 0; node < sched->config.nodes; node++)
+		ending |= n->need_us[node] != 0;
+	return ending && sched->now - sched->drain_ns < EPOCH_HANDOVER_NS;
 }
 
 static void lose_flights(struct scheduler *sched, struct internode_comm *s, uint32_t node_index)
@@ -364,6 +392,7 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 	struct internode_comm *s, *next_comm;
 	struct internode_packet *p;
 	sched->internode->lost[node] = true;
+	sched->internode->need_us[node] = 0;
 	while ((p = internode_comm_take_packet(sched, node)))
 		free(p);
 	if (!sched->config.carrier->disconnect)
@@ -395,6 +424,7 @@ void internode_comm_finish_all(struct scheduler *sched)
 	free_packets(n->sending);
 	free_packets(n->open);
 	free(n->newest);
+	free(n->need_us);
 	free(n->lost);
 	free(n);
 }
@@ -418,12 +448,16 @@ static void comm_free_nodes(struct scheduler *sched, struct comm *c)
 	if (!s)
 		return;
 	free_credits(sched, s);
+	for (uint32_t p = 0; p < s->nnodes; p++)
+		if (s->waits[p])
+			say_gone(sched, s->id, s->nodes[p]);
 	HASH_ITER (hh, s->matches, j, next)
 		node_match_free(sched, s, j);
 	HASH_DEL(sched->internode->comms, s);
 	if (s->due_ns)
 		DL_DELETE2(sched->internode->endings, s, prev_ending, next_ending);
 	free(s->overs);
+	free(s->waits);
 	free(s->kept);
 	free(s->counts);
 	free(s->first);
@@ -469,8 +503,10 @@ bool internode_comm_init_all(struct scheduler *sched)
 	if (!sched->internode)
 		return false;
 	sched->internode->lost = calloc(sched->config.nodes + 1, sizeof(*sched->internode->lost));
+	sched->internode->need_us =
+		calloc(sched->config.nodes + 1, sizeof(*sched->internode->need_us));
 	sched->internode->newest =
 		calloc(sched->config.nodes + 1, sizeof(struct internode_packet *));
-	return sched->internode->lost && sched->internode->newest && unexpected_init(sched) &&
-	       sequence_init(sched);
+	return sched->internode->lost && sched->internode->need_us && sched->internode->newest &&
+	       unexpected_init(sched) && sequence_init(sched);
 }

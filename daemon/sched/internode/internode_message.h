@@ -21,10 +21,12 @@ enum internode_kind {
 	INTERNODE_ASK,	     /* a status: fail, unless the node has voted */
 	INTERNODE_CREDIT,    /* a struct credit_note */
 	INTERNODE_OVER,	     /* the sender has ended the epoch and votes READY no more; key.seq: the
-				number of collectives it has voted on */
+				number of collectives it has voted on; key.subop, if not 0: the
+				sender exits, and waits for GONE */
 	INTERNODE_DEADLOCK,  /* between a node and the first node: a struct deadlock_note */
 	INTERNODE_VOTES,     /* READY votes of several nodes: disseminate.c */
 	INTERNODE_PULL,	     /* send your READY vote, if there is one: disseminate.c */
+	INTERNODE_GONE,	     /* the sender has forgotten the epoch */
 	/* Node -> sequencer */
 	INTERNODE_REQUEST,  /* request entries; key.seq is the request's number, key.a: more follow
 			     */

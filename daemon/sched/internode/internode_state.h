@@ -26,7 +26,8 @@ struct internode_state {
 	struct internode_packet *open, **newest; /* [nodes] */
 	struct internode_packet *sending;	 /* the carrier has them */
 	bool *lost;				 /* [nodes] */
-	uint64_t linger_ns; /* at the end of this daemon: until then, others may lack its bytes */
+	/* [nodes]: at the end of this daemon, epochs that the node has not forgotten yet */
+	uint32_t *need_us;
 };
 
 #endif
