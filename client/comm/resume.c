@@ -202,9 +202,7 @@ static void join_again(ncclsvc_session *s, struct exchange *x)
 	const uint64_t now = now_ns(), deadline = x->deadline;
 	ncclsvc_comm *comm = x->comm;
 	if (comm->peer && peer_resume(s, comm)) {
-		const struct svc_join left = left_request(comm);
 		fail(x);
-		say_left(s, &left, comm->lineage);
 		return;
 	}
 	if (comm->leaving) { /* meanwhile */
@@ -425,6 +423,9 @@ static void step(ncclsvc_session *s, struct exchange *x)
 		exchange_fail(x, NCCLSVC_PEER_GONE,
 			      "the daemon did not report that the epoch is suspended");
 	if (x->result && x->phase != EXCHANGE_OVER) {
+		const struct svc_join left = left_request(x->comm);
+		if (x->phase == EXCHANGE_JOIN) /* the others' JOINs would wait for it */
+			say_left(s, &left, x->comm->lineage);
 		x->phase = EXCHANGE_OVER;
 		leave_behind(s, x->comm, x->result);
 	}
@@ -455,13 +456,10 @@ static void add_suspended(ncclsvc_session *s, struct continued *all)
 			carry_held(s, c);
 		const char *why = obstacle(s, c, &x->done);
 		x->deadline = deadline_in(s->reattach_ms);
-		if (why) {
-			const struct svc_join left = left_request(c);
+		if (why)
 			exchange_fail(x, NCCLSVC_PEER_GONE, why);
-			say_left(s, &left, c->lineage);
-		} else {
+		else
 			join_again(s, x);
-		}
 	}
 }
 

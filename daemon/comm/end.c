@@ -170,7 +170,7 @@ static bool suspend(struct communicator *m, int32_t rank, int32_t node, bool qui
 	m->quiet = quiet;
 	m->suspended_why = why;
 	comm_event_for(m, NCCLSVC_CAUSE_SUSPENDED, &why);
-	comm_requests_forget(m);
+	plan_forget(m); /* but the split may have been decided, and its result on its way */
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct member *member = &m->members[k];
 		member->suspended = comm_takes_part(member);
@@ -205,15 +205,20 @@ void comm_tell_suspended(struct communicator *m)
 	m->suspended = false;
 }
 
-void comm_suspend_all(struct comms *s)
+bool comm_suspend_all(struct comms *s)
 {
 	struct communicator *m, *next;
+	bool any = false;
 	/* No SPLIT or plan is answered on the other nodes only. */
 	while (s->own_messages)
 		remote_handle_own(s);
-	HASH_ITER (hh, s->comms, m, next)
-		if (suspend(m, -1, (int32_t)s->coord.me, true))
-			remote_suspend(m, -1, (int32_t)s->coord.me);
+	HASH_ITER (hh, s->comms, m, next) {
+		if (!suspend(m, -1, (int32_t)s->coord.me, true))
+			continue;
+		remote_suspend(m, -1, (int32_t)s->coord.me);
+		any = true;
+	}
+	return any;
 }
 
 /* ---- The end on another node ---- */

@@ -57,6 +57,8 @@ void comm_vacate(struct communicator *m, struct member *member, uint32_t state)
 	m->occupied--;
 	member->session = NULL;
 	member->suspended = false;
+	if (m->split)
+		m->split[member - m->members].here = false;
 	member->state = state;
 	shares_left(m);
 	comm_join_deadline(m->comms, member, 0);

@@ -119,16 +119,21 @@ static void refuse_tenant(struct session *c, const struct communicator *m, uint3
 		m->label, owner->owner, c->pid, a->owner, user ? "user" : "any");
 }
 
+static struct communicator *find(const struct comms *s, const struct svc_join *j)
+{
+	struct communicator *m = NULL;
+	if (j->flags & SVC_JOIN_WORLD)
+		return s->world;
+	HASH_FIND(hh, s->comms, j->id, sizeof(j->id), m);
+	return m;
+}
+
 /* Returns the communicator that a JOIN names, created if needed; NULL after an error was sent. */
 static struct communicator *find_or_create(struct comms *s, struct session *c, uint32_t request_id,
 					   const struct svc_join *j)
 {
-	struct communicator *m = NULL;
+	struct communicator *m = find(s, j);
 	char text[SVC_TEXT_BYTES];
-	if (j->flags & SVC_JOIN_WORLD)
-		m = s->world;
-	else
-		HASH_FIND(hh, s->comms, j->id, sizeof(j->id), m);
 	if (m && m->account != c->account && may_take_over(m, c->account))
 		comm_hand_over(m, c->account);
 	if (m && !admits(m, c->account)) {
@@ -234,12 +239,20 @@ static bool resume_fits(struct session *c, struct communicator *m, uint32_t requ
 	return false;
 }
 
-/* This process had left the epoch that others may want to continue. */
-static void note_left(struct session *c, struct communicator *m, uint32_t request_id, int32_t rank,
-		      const struct svc_resume *resume)
+/* This process has left the epoch that others may want to continue. The communicator is not created
+ * for that: there may be no room, and this may be why. */
+static void note_left(struct comms *s, struct session *c, uint32_t request_id,
+		      const struct svc_join *j, uint32_t lineage)
 {
-	remote_had_left(m, (uint32_t)rank, c, resume->lineage);
-	comm_note_idle(m);
+	const struct communicator *m = find(s, j);
+	if (m && !admits(m, c->account)) {
+		refuse_tenant(c, m, request_id);
+		return;
+	}
+	if (j->flags & SVC_JOIN_WORLD)
+		remote_had_left(s, m->id, m->nranks, c, lineage);
+	else
+		remote_had_left(s, j->id, (uint32_t)j->nranks, c, lineage);
 	session_error(c, SVC_JOIN, request_id, NCCLSVC_CANCELLED, "the epoch was left");
 }
 
@@ -365,6 +378,10 @@ void comm_join(struct comms *s, struct session *c, uint32_t request_id,
 	if (!own_job(c, request_id, &own) || !check_join(s, c, request_id, j) ||
 	    !may_connect(s, c, request_id, j))
 		return;
+	if (resume.kind == SVC_RESUME_LEFT) {
+		note_left(s, c, request_id, j, resume.lineage);
+		return;
+	}
 	gpu_mps_joined(s->gpus, c, j);
 	struct communicator *m = find_or_create(s, c, request_id, j);
 	if (!m)
@@ -383,10 +400,6 @@ void comm_join(struct comms *s, struct session *c, uint32_t request_id,
 	}
 	if (m->world && !world_rank_is_ours(s, c, request_id, rank))
 		return;
-	if (resume.kind == SVC_RESUME_LEFT) {
-		note_left(c, m, request_id, rank, &resume);
-		return;
-	}
 	const struct member *member = &m->members[rank];
 	/* A member has left, so the epoch can do little more; its process may ask for the next one.
 	 */

@@ -188,20 +188,19 @@ void remote_join(struct communicator *m, uint32_t rank)
 		tell_rendezvous(m, CONTROL_JOIN, &j, sizeof(j));
 }
 
-void remote_had_left(struct communicator *m, uint32_t rank, const struct session *c,
+void remote_had_left(struct comms *s, const uint8_t *id, uint32_t nranks, const struct session *c,
 		     uint32_t lineage)
 {
-	struct control_join j = {.nranks = m->nranks,
-				 .rank = rank,
+	struct control_join j = {.nranks = nranks,
 				 .pid = c->pid,
 				 .uid = c->uid,
 				 .session = c->id,
 				 .resume = SVC_RESUME_LEFT,
 				 .lineage = lineage};
-	const uint32_t node = rendezvous_of_comm(m);
-	memcpy(j.id, m->id, sizeof(j.id));
-	if (node != CLUSTER_NO_NODE && !coord_is_gone(&m->comms->coord, node))
-		tell_rendezvous(m, CONTROL_JOIN, &j, sizeof(j));
+	const uint32_t node = coord_rendezvous(&s->coord, id);
+	memcpy(j.id, id, sizeof(j.id));
+	if (node != CLUSTER_NO_NODE && !coord_is_gone(&s->coord, node))
+		remote_send(s, node, CONTROL_JOIN, &j, sizeof(j));
 }
 
 void remote_refused(struct communicator *m, int result, const char *text)

@@ -27,8 +27,8 @@ void remote_handle_own(struct comms *s);
 void remote_join(struct communicator *m, uint32_t rank);
 /* This node has suspended the epoch, because of that node. */
 void remote_suspend(struct communicator *m, int32_t rank, int32_t node);
-/* Tells the rendezvous that a process of this node has left that lineage. */
-void remote_had_left(struct communicator *m, uint32_t rank, const struct session *c,
+/* Tells the rendezvous that a process of this node has left that lineage of a communicator. */
+void remote_had_left(struct comms *s, const uint8_t *id, uint32_t nranks, const struct session *c,
 		     uint32_t lineage);
 /* This node has refused the JOIN of m->refused, for that reason. */
 void remote_refused(struct communicator *m, int result, const char *text);
@@ -81,7 +81,7 @@ uint32_t remote_last_epoch(const struct communicator *m);
 bool comm_suspend(struct communicator *m, int32_t rank, int32_t node);
 /* The scheduler holds the tasks of a suspended epoch: its members continue it from now on. */
 void comm_tell_suspended(struct communicator *m);
-/* This daemon is about to end: suspends all epochs across nodes. */
-void comm_suspend_all(struct comms *s);
+/* This daemon is about to end: suspends all epochs across nodes. False: there are none. */
+bool comm_suspend_all(struct comms *s);
 
 #endif

@@ -59,6 +59,12 @@ void comm_split_failed(struct communicator *m, int result, int32_t rank)
 	comm_split_refused(m, result, text);
 }
 
+void comm_split_forget(struct communicator *m)
+{
+	free(m->split);
+	m->split = NULL;
+}
+
 uint64_t comm_split_expire(struct communicator *m, uint64_t now)
 {
 	uint64_t next = 0;
@@ -127,13 +133,6 @@ void plan_commit_failed(struct communicator *m, int result, int32_t rank)
 		comm_blameless_text(m, result, m->coordinator, text);
 	m->plan_lost = m->commits != NULL;
 	plan_refused(m, result, text);
-}
-
-void comm_requests_forget(struct communicator *m)
-{
-	free(m->split);
-	m->split = NULL;
-	plan_forget(m);
 }
 
 uint64_t plan_expire(struct communicator *m, uint64_t now)

@@ -10,6 +10,7 @@
 #include "comm.h"
 #include "comms.h"
 #include "coord/messages.h"
+#include "coord/rendezvous.h"
 #include "peer/comm_peer.h"
 #include "proto/names.h"
 #include "remote.h"
@@ -236,4 +237,12 @@ void comm_split_subcomms(struct comms *s, struct communicator *m, const struct c
 	}
 	note_nodes(s, p);
 	free(split);
+}
+
+bool comm_splits_under_way(const struct comms *s)
+{
+	const struct communicator *m = s->comms;
+	while (m && !(m->joining && m->reply_opcode == SVC_SPLIT))
+		m = m->hh.next;
+	return m || rendezvous_splits(&s->coord);
 }

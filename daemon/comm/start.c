@@ -18,6 +18,7 @@
 #include "peer/shared_gpu.h"
 #include "record/record.h"
 #include "remote.h"
+#include "requests.h"
 
 static void note_lineage(struct communicator *m)
 {
@@ -183,6 +184,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	m->split_seq = m->plan_seq = 0;
 	m->nccl_wanted = m->nccl_asked = false;
 	m->split_lost = m->plan_lost = false;
+	comm_split_forget(m);
 	m->progress = progress;
 	m->lateness = lateness;
 	int32_t vanished = fill_members(s, m, members);

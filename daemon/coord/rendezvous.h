@@ -74,6 +74,8 @@ void rendezvous_free_slot(struct coord *c, struct rendezvous *r, struct member_s
 /* Forgets those that have had no members for long. Returns the next deadline; 0: none. */
 uint64_t rendezvous_expire(struct coord *c);
 void rendezvous_free(struct coord *c);
+/* Do members wait for a subcommunicator of a split? */
+bool rendezvous_splits(const struct coord *c);
 /* Does a member on that node hold a rank? */
 bool rendezvous_has_member_on(const struct coord *c, uint32_t node);
 

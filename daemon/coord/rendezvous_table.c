@@ -215,6 +215,14 @@ void rendezvous_describe(const struct coord *c, const struct rendezvous_view *v,
 	}
 }
 
+bool rendezvous_splits(const struct coord *c)
+{
+	const struct rendezvous *r = c->rendezvous;
+	while (r && !(r->split && r->joining))
+		r = r->hh.next;
+	return r;
+}
+
 bool rendezvous_has_member_on(const struct coord *c, uint32_t node)
 {
 	for (const struct rendezvous *r = c->rendezvous; r; r = r->hh.next)

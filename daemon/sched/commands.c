@@ -425,6 +425,7 @@ static bool run_command(struct scheduler *sched, const struct command *c)
 		break;
 	case COMMAND_DRAIN:
 		sched->finishing = true;
+		sched->drained = false; /* epochs may have begun since */
 		break;
 	case COMMAND_PING:
 		sched->pinged = true;

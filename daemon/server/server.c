@@ -57,6 +57,22 @@ static uint64_t expire_silent(struct server *s, uint64_t now)
 	return 0;
 }
 
+/* A split that was decided before its epoch was suspended is completed, so that all ranks get their
+ * answers or none. The epochs that it begins are suspended, too. */
+static uint64_t end_drain(struct server *s, uint64_t now)
+{
+	if (!s->is_drained)
+		return 0;
+	if (comm_splits_under_way(&s->comms))
+		return now + NAP_NS;
+	s->is_drained = false;
+	if (comm_suspend_all(&s->comms))
+		scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_DRAIN});
+	else if (s->drained)
+		s->drained(s->drained_arg);
+	return 0;
+}
+
 static uint64_t expire(void *arg, uint64_t now)
 {
 	struct server *s = arg;
@@ -67,6 +83,7 @@ static uint64_t expire(void *arg, uint64_t now)
 	next = earlier(next, turns_retry(&s->memory, now));
 	next = earlier(next, relay_expire(s, now));
 	next = earlier(next, watcher_expire(&s->watcher, now));
+	next = earlier(next, end_drain(s, now));
 	return earlier(next, coord_expire(&s->comms.coord));
 }
 
@@ -277,8 +294,8 @@ static void handle_event(struct server *s, const struct event *ev)
 		scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_DRAIN});
 		break;
 	case EVENT_DRAINED:
-		if (s->drained)
-			s->drained(s->drained_arg);
+		s->is_drained = true;
+		loop_deadline(&s->loop, clock_now()); /* after other nodes' messages */
 		break;
 	case EVENT_EPOCH_DIRTY:
 		comm_epoch_dirty(&s->comms, ev->epoch.comm);

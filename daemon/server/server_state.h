@@ -53,6 +53,7 @@ struct server {
 	struct watcher watcher;
 	uint64_t start_ns;
 	bool draining;	   /* it is ending */
+	bool is_drained;   /* as far as the scheduler knows */
 	bool refuses_jobs; /* it was drained, and takes no new ones */
 	void (*drained)(void *arg);
 	void *drained_arg;

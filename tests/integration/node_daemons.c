@@ -379,11 +379,14 @@ static void note_command(const struct daemon *d, struct again *r)
 		add(a, a->n && !strcmp(a->at[a->n - 1], "--cluster-port") ? r->port : at);
 }
 
-static void restart_some(struct cluster *c, int first, int end, int signum)
+/* more: further arguments. */
+static void restart_some(struct cluster *c, int first, int end, int signum, const char *const *more)
 {
 	static struct again all[CLUSTER_NODES];
-	for (int i = first; i < end; i++)
+	for (int i = first; i < end; i++) {
 		note_command(&c->nodes[i], &all[i]);
+		add_all(&all[i].arguments, more);
+	}
 	for (int i = first; i < end; i++)
 		CHECK_EQ(kill(c->nodes[i].pid, signum), 0);
 	for (int i = first; i < end; i++)
@@ -401,12 +404,17 @@ static void restart_some(struct cluster *c, int first, int end, int signum)
 
 void cluster_restart(struct cluster *c, int node, int signum)
 {
-	restart_some(c, node, node + 1, signum);
+	restart_some(c, node, node + 1, signum, (const char *const[]){NULL});
+}
+
+void cluster_restart_with(struct cluster *c, int node, const char *option, const char *value)
+{
+	restart_some(c, node, node + 1, SIGTERM, (const char *const[]){option, value, NULL});
 }
 
 void cluster_restart_all(struct cluster *c, int signum)
 {
-	restart_some(c, 0, c->n, signum);
+	restart_some(c, 0, c->n, signum, (const char *const[]){NULL});
 }
 
 static void reap_each(const struct cluster *c)

@@ -853,6 +853,55 @@ static void one_node_stays_away(struct client *me)
 	ncclsvc_close(s);
 }
 
+static ncclsvc_comm *comm_alone(ncclsvc_session *s)
+{
+	ncclsvc_unique_id id;
+	ncclsvc_comm *comm;
+	CHECK_OK(ncclsvc_unique_id_request(s, &id));
+	CHECK_OK(ncclsvc_comm_join(s, &id, 1, 0, WAIT_MS, &comm));
+	return comm;
+}
+
+static void one_has_no_room(struct client *me)
+{
+	const ncclsvc_options options = {
+		.size = sizeof(options), .socket = me->daemon->socket, .reattach_ms = 60000};
+	ncclsvc_session *s = NULL;
+	ncclsvc_comm *comm;
+	ncclsvc_task task;
+	CHECK_OK(ncclsvc_open(&options, &s));
+	if (me->rank == 1) /* of the three, the next daemon admits only the first or the last */
+		comm_alone(s);
+	comm = comm_join(me, s);
+	if (me->rank == 1)
+		comm_alone(s);
+	CHECK_OK(ncclsvc_barrier(comm, &task));
+	CHECK_OK(ncclsvc_wait(s, task, WAIT_MS));
+	say(me, READY);
+	CHECK_EQ(hear(me), GO);
+	const uint64_t since = now_ns();
+	CHECK_RESULT(ncclsvc_barrier(comm, &task), me->rank ? NCCLSVC_LIMIT : NCCLSVC_PEER_GONE);
+	CHECK(in_time(since, now_ns()));
+	CHECK(strstr(ncclsvc_last_error(), me->rank ? "user_comms_max" : "a member had left it"));
+	ncclsvc_close(s);
+}
+
+/* The others do not wait for it. */
+static void a_member_that_is_refused_says_so(void **state)
+{
+	struct daemon d;
+	struct client clients[2];
+	(void)state;
+	share_state();
+	daemon_start(&d, NULL);
+	clients_start(clients, 2, &d, one_has_no_room, NULL);
+	hear_all(clients, 2, READY);
+	cluster_restart_with(cluster_of(&d), 1, "--user-comms-max", "1");
+	say_all(clients, 2, GO);
+	clients_end(clients, 2);
+	daemon_stop(&d);
+}
+
 static void a_node_that_stays_away_is_named(void **state)
 {
 	struct daemon d;
@@ -945,6 +994,7 @@ int main(int argc, char *argv[])
 		TEST(all_daemons_end_at_once),
 		TEST(all_daemons_are_killed_at_once),
 		TEST(a_node_that_stays_away_is_named),
+		TEST(a_member_that_is_refused_says_so),
 	};
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);

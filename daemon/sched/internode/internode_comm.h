@@ -100,7 +100,7 @@ struct internode_comm {
 	bool over;	 /* this node has sent OVER */
 	bool any_over;	 /* a node has */
 	uint64_t *overs; /* [nnodes]: 1 + key.seq of the node's OVER; 0: none yet */
-	bool *waits;	 /* [nnodes]: the node's daemon stays until it is told GONE */
+	bool *waits;	 /* [nnodes]: the node expects GONE */
 	ncclsvc_status end;
 	uint64_t due_ns; /* for the others' OVERs, then for the end of ops */
 	struct internode_comm *prev_ending, *next_ending; /* in the scheduler's endings */

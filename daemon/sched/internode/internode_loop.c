@@ -95,15 +95,16 @@ static bool try_end(struct scheduler *sched, struct internode_comm *s)
 	return true;
 }
 
-/* Tells the other nodes that the epoch is over here. */
-static void say_over(struct scheduler *sched, struct internode_comm *s, bool exits)
+/* Tells the other nodes that the epoch is over here. If it is suspended, each daemon may end soon,
+ * and then stays until the others have finished the epoch. */
+static void say_over(struct scheduler *sched, struct internode_comm *s, bool suspended)
 {
-	const struct operation_key key = {-1, -1, s->comm->collectives, exits};
+	const struct operation_key key = {-1, -1, s->comm->collectives, suspended};
 	for (uint32_t p = 0; p < s->nnodes; p++) {
 		if (p == s->me || sched->internode->lost[s->nodes[p]])
 			continue;
 		internode_comm_send(sched, s, p, INTERNODE_OVER, &key, "", 0, NULL, 0);
-		sched->internode->need_us[s->nodes[p]] += exits;
+		sched->internode->need_us[s->nodes[p]] += suspended;
 	}
 }
 
@@ -116,7 +117,7 @@ bool internode_comm_begin_end(struct scheduler *sched, struct comm *c, const ncc
 	if (s->over)
 		return true;
 	disseminate_over(sched, s);
-	say_over(sched, s, suspended && sched->draining);
+	say_over(sched, s, suspended);
 	if (internode_comm_is_sequenced(s)) {
 		if (sched->sets->changed) /* matches found by now are requested first */
 			launch_sets(sched);

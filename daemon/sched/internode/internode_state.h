@@ -26,8 +26,7 @@ struct internode_state {
 	struct internode_packet *open, **newest; /* [nodes] */
 	struct internode_packet *sending;	 /* the carrier has them */
 	bool *lost;				 /* [nodes] */
-	/* [nodes]: at the end of this daemon, epochs that the node has not forgotten yet */
-	uint32_t *need_us;
+	uint32_t *need_us; /* [nodes]: suspended epochs that the node has not finished yet */
 };
 
 #endif
