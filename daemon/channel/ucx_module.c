@@ -28,6 +28,7 @@ struct op {
 	struct op *prev, *next;
 	void *request; /* UCX's; NULL once it has ended */
 	void *cookie;  /* NULL: nobody waits for it */
+	int node;      /* of a send */
 	size_t bytes;
 	bool receives, failed;
 	double dropped; /* seconds; 0: it was not */
@@ -217,9 +218,13 @@ static void end_op(struct op *o, bool failed, size_t bytes)
 
 static void on_sent(void *request, ucs_status_t status, void *arg)
 {
+	struct op *o = arg;
 	ucp_request_free(request);
-	if (arg)
-		end_op(arg, status != UCS_OK, 0);
+	if (!o)
+		return;
+	if (status != UCS_OK)
+		nodes[o->node].broken = any_broken = true;
+	end_op(o, status != UCS_OK, 0);
 }
 
 static void on_received(void *request, ucs_status_t status, const ucp_tag_recv_info_t *info,
@@ -237,14 +242,14 @@ static ucp_tag_t tag_of(uint32_t label, int tag)
 static struct node *connected(int node)
 {
 	struct node *n = node >= 0 && node < CARRIER_NODES ? &nodes[node] : NULL;
-	return n && n->ep && !n->broken ? n : NULL;
+	return n && n->ep ? n : NULL;
 }
 
 /* Returns 1 if it is done, 0 if it is in progress, -1 if it failed. */
 static int begin_send(const void *from, size_t bytes, int node, int tag, void *cookie)
 {
 	struct node *n = connected(node);
-	struct op *o = n ? calloc(1, sizeof(*o)) : NULL;
+	struct op *o = n && !n->broken ? calloc(1, sizeof(*o)) : NULL;
 	if (!o)
 		return -1;
 	const ucp_request_param_t params = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK |
@@ -254,22 +259,26 @@ static int begin_send(const void *from, size_t bytes, int node, int tag, void *c
 	ucs_status_ptr_t r = ucp_tag_send_nbx(n->ep, from, bytes, tag_of(n->there, tag), &params);
 	if (!UCS_PTR_IS_PTR(r)) {
 		free(o);
-		return UCS_PTR_STATUS(r) == UCS_OK ? 1 : -1;
+		if (UCS_PTR_STATUS(r) == UCS_OK)
+			return 1;
+		n->broken = any_broken = true;
+		return -1;
 	}
 	o->request = r;
 	o->cookie = cookie;
+	o->node = node;
 	DL_APPEND(active, o);
 	return 0;
 }
 
 /* The caller expects the cookie later, even if it is done now. */
-static int note_over(void *cookie, size_t bytes, bool failed)
+static int note_over(void *cookie, bool receives, bool failed)
 {
 	struct op *o = calloc(1, sizeof(*o));
 	if (!o)
 		return -1;
 	o->cookie = cookie;
-	o->bytes = bytes;
+	o->receives = receives;
 	o->failed = failed;
 	DL_APPEND(over, o);
 	return 0;
@@ -277,8 +286,9 @@ static int note_over(void *cookie, size_t bytes, bool failed)
 
 static int send_bytes(const void *from, size_t bytes, int node, int tag, void *cookie)
 {
+	const struct node *n = connected(node);
 	const int r = bytes > INT_MAX ? -1 : begin_send(from, bytes, node, tag, cookie);
-	return r == 1 ? note_over(cookie, 0, false) : r;
+	return r == 1 || (r && n && n->broken) ? note_over(cookie, false, r < 0) : r;
 }
 
 static int say(const void *from, size_t bytes, int node, void *cookie)
@@ -288,7 +298,9 @@ static int say(const void *from, size_t bytes, int node, void *cookie)
 
 static int receive_bytes(void *to, size_t bytes, int node, int tag, void *cookie)
 {
-	struct node *n = connected(node);
+	const struct node *n = connected(node);
+	if (n && n->broken)
+		return note_over(cookie, true, true);
 	struct op *o = n && bytes <= INT_MAX ? calloc(1, sizeof(*o)) : NULL;
 	if (!o)
 		return -1;
@@ -319,7 +331,7 @@ static void give_up(void)
 	DL_FOREACH_SAFE (active, o, next) {
 		if (!o->dropped || !o->cookie || now - o->dropped < MPI_DROP_SECONDS)
 			continue;
-		if (!note_over(o->cookie, 0, true))
+		if (!note_over(o->cookie, true, true))
 			o->cookie = NULL;
 	}
 }

@@ -94,12 +94,11 @@ void internode_flow_over(struct scheduler *sched, struct flight *flight, size_t 
 {
 	struct transfer *f = (struct transfer *)flight;
 	f->over = true;
-	if (!f->send) {
-		if (!failed)
-			transfer_tag_put(sched, f->tag);
-		if (failed || bytes != f->bytes)
-			transfer_abort_op(sched, f->chunk->op); /* the other side has given up */
-	}
+	if (!f->send && !failed)
+		transfer_tag_put(sched, f->tag);
+	/* The connection is broken, or the other side has given up. */
+	if (failed || (!f->send && bytes != f->bytes))
+		transfer_abort_op(sched, f->chunk->op);
 	advance_all(sched, f->chunk);
 }
 
