@@ -444,7 +444,7 @@ static bool may_take(const struct sched_session *s, const struct held *h)
 
 static void take_held(struct scheduler *sched, struct sched_session *s, struct held *h)
 {
-	const struct held *next = h->next;
+	const struct held *next = h->hh.next;
 	struct svc_record record = h->record;
 	const struct comm *c = s->handles[record.comm].comm;
 	if (!next || next->record.number != record.number + 1 || !may_take(s, next))
@@ -475,7 +475,8 @@ bool ingest_held(struct scheduler *sched, struct sched_session *s)
 	for (uint32_t i = 0; i < s->nhandles; i++)
 		s->handles[i].suspended &= !s->handles[i].comm;
 	s->taking_held = true;
-	DL_FOREACH_SAFE (s->held, h, next) {
+	held_sort(s);
+	HASH_ITER (hh, s->held, h, next) {
 		if (sched->steps >= enough && !s->group)
 			break;
 		if (!may_take(s, h))

@@ -2,7 +2,6 @@
 #include "held.h"
 
 #include <stdlib.h>
-#include <utlist.h>
 
 #include "base/nofail.h"
 
@@ -17,24 +16,24 @@ void held_keep(struct sched_session *s, const struct svc_record *record)
 	h->record = *record;
 	if (record->comm < s->nhandles)
 		s->handles[record->comm].held++;
-	if (s->held && by_number(s->held->prev, h) < 0)
-		DL_APPEND(s->held, h);
-	else
-		DL_INSERT_INORDER(s->held, h, by_number);
+	HASH_ADD(hh, s->held, record.number, sizeof(h->record.number), h);
+}
+
+void held_sort(struct sched_session *s)
+{
+	HASH_SORT(s->held, by_number);
 }
 
 struct held *held_find(const struct sched_session *s, uint64_t number)
 {
 	struct held *h;
-	DL_FOREACH (s->held, h)
-		if (h->record.number == number)
-			break;
+	HASH_FIND(hh, s->held, &number, sizeof(number), h);
 	return h;
 }
 
 void held_free(struct sched_session *s, struct held *h)
 {
-	DL_DELETE(s->held, h);
+	HASH_DEL(s->held, h);
 	if (h->record.comm < s->nhandles)
 		s->handles[h->record.comm].held--;
 	free(h);

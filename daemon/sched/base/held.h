@@ -6,10 +6,11 @@
 #ifndef SCHED_HELD_H
 #define SCHED_HELD_H
 
+#include "base/hash.h"
 #include "sched_session.h"
 
 struct held {
-	struct held *prev, *next; /* by number */
+	UT_hash_handle hh; /* in sched_session.held, by number */
 	struct svc_record record;
 };
 
@@ -17,6 +18,8 @@ struct held {
 void held_keep(struct sched_session *s, const struct svc_record *record);
 /* The held task of that number; NULL: none. */
 struct held *held_find(const struct sched_session *s, uint64_t number);
+/* Puts them in the order of their numbers. */
+void held_sort(struct sched_session *s);
 void held_free(struct sched_session *s, struct held *h);
 void held_free_all(struct sched_session *s);
 

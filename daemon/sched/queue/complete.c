@@ -383,7 +383,7 @@ void complete_drop_held(struct scheduler *sched, struct sched_session *s, uint32
 		return;
 	const ncclsvc_status end = s->handles[handle].end.result ? s->handles[handle].end
 								 : status_of(NCCLSVC_CANCELLED);
-	DL_FOREACH_SAFE (s->held, h, next)
+	HASH_ITER (hh, s->held, h, next)
 		if (h->record.comm == handle)
 			complete_held(sched, s, h, &end);
 	s->handles[handle].suspended = false;
