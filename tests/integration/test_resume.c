@@ -16,7 +16,7 @@
 #include "node_daemons.h"
 
 #define RANKS	 4
-#define RESTARTS 10
+#define RESTARTS (cluster_nodes() ? 6 : 10)
 #define COUNT	 3000
 
 enum { READY = 1, GO };
