@@ -92,15 +92,16 @@ typedef struct ncclsvc_world_options {
 } ncclsvc_world_options;
 
 /* Joins the daemon's world or a job's, checks that all ranks mean the same world, and joins this
- * rank's group of each type, on the host or on a GPU. All ranks call it. options may be NULL: any
- * rank, on the host. On success the caller owns *world, and frees it before it closes the session.
- * Blocks up to timeout_ms for each communicator, and before that, if standalone daemons serve the
- * job's nodes, until the resolver knows the first node's address. All groups of one rank share one
- * communicator. INVALID_ARGUMENT: the sentence names a bad parameter; nothing was joined. MISMATCH
- * on all ranks: their parameters differ; the sentence names the parameter and two ranks. MISMATCH
- * on one rank: its world size differs from that of the earlier ranks, which keep waiting.
- * UNSUPPORTED on all ranks: one of them cannot use its GPU. PEER_GONE: the named rank (pid) ended
- * while this one waited. Other results as for ncclsvc_comm_join. */
+ * rank's group of each type, on the host or on a GPU. All ranks call it, and it returns when all
+ * have joined their groups. options may be NULL: any rank, on the host. On success the caller owns
+ * *world, and frees it before it closes the session. Blocks up to timeout_ms for each
+ * communicator, and before that, if standalone daemons serve the job's nodes, until the resolver
+ * knows the first node's address. All groups of one rank share one communicator. INVALID_ARGUMENT:
+ * the sentence names a bad parameter; nothing was joined. MISMATCH on all ranks: their parameters
+ * differ; the sentence names the parameter and two ranks. MISMATCH on one rank: its world size
+ * differs from that of the earlier ranks, which keep waiting. UNSUPPORTED on all ranks: one of
+ * them cannot use its GPU. PEER_GONE: the named rank (pid) ended while this one waited. Other
+ * results as for ncclsvc_comm_join. */
 ncclsvc_result ncclsvc_world_init(ncclsvc_session *session, const ncclsvc_world_options *options,
 				  int timeout_ms, ncclsvc_world **world);
 

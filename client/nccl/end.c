@@ -3,16 +3,21 @@
 #include "nccl_operation.h"
 #include "start.h"
 
-/* Waits for all submitted operations; for non-blocking communicators, in the background. */
-static void *finalize(void *arg)
+/* Waits for all submitted operations. */
+static void finalize(ncclComm_t comm)
 {
-	ncclComm_t comm = arg;
 	handle_flush(comm);
 	handle_exit(comm);
 	pthread_mutex_lock(&comm->lock);
 	comm->pending--;
 	pthread_mutex_unlock(&comm->lock);
 	handle_unref(comm);
+}
+
+static void *finalize_in_background(void *comm)
+{
+	pthread_detach(pthread_self());
+	finalize(comm);
 	return NULL;
 }
 
@@ -33,10 +38,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 	comm->pending++;
 	pthread_mutex_unlock(&comm->lock);
 	handle_ref(comm);
-	if (!comm->blocking && thread_run(finalize, comm, &thread)) {
-		pthread_detach(thread);
+	if (!comm->blocking && thread_run(finalize_in_background, comm, &thread))
 		return ncclInProgress;
-	}
 	finalize(comm);
 	pthread_mutex_lock(&comm->lock);
 	r = comm->async;

@@ -258,6 +258,7 @@ void start_drop(struct start *s, ncclResult_t why, const char *text)
 
 static void *run_in_background(void *arg)
 {
+	pthread_detach(pthread_self());
 	run(arg);
 	forget(arg);
 	return NULL;
@@ -299,10 +300,7 @@ static void watch(struct start *list, unsigned n, int over)
 static bool go_background(struct start *s)
 {
 	pthread_t thread;
-	if (!s->nonblocking || !thread_run(run_in_background, s, &thread))
-		return false;
-	pthread_detach(thread);
-	return true;
+	return s->nonblocking && thread_run(run_in_background, s, &thread);
 }
 
 /* Starts a thread for each start that must not wait for another, or that SIGINT can end. Returns

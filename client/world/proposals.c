@@ -100,6 +100,14 @@ static ncclsvc_result choose_id(ncclsvc_world *w, const struct proposal *proposa
 	return NCCLSVC_OK;
 }
 
+uint64_t world_set_timeout(ncclsvc_world *w, uint64_t timeout_ns)
+{
+	session_lock(w->session);
+	const uint64_t before = atomic_exchange(&w->host->timeout_ns, timeout_ns);
+	session_unlock(w->session);
+	return before;
+}
+
 ncclsvc_result proposals_compare(ncclsvc_world *w, int timeout_ms)
 {
 	const int n = w->layout.size;
@@ -110,20 +118,13 @@ ncclsvc_result proposals_compare(ncclsvc_world *w, int timeout_ms)
 	struct proposal *own = proposals + n;
 	ncclsvc_result r =
 		w->has_base ? NCCLSVC_OK : ncclsvc_unique_id_request(w->session, &w->base);
-	session_lock(w->session);
-	uint64_t previous =
-		atomic_load_explicit(&w->host->timeout_ns, memory_order_relaxed); /* the user's */
-	atomic_store_explicit(&w->host->timeout_ns, timeout_on_wire(timeout_ms),
-			      memory_order_relaxed);
-	session_unlock(w->session);
+	const uint64_t users = world_set_timeout(w, timeout_on_wire(timeout_ms));
 	*own = proposal_of(w);
 	if (!r)
 		r = ncclsvc_all_gather(own, proposals, sizeof(*own), NCCLSVC_UINT8, w->host, &task);
 	if (!r)
 		r = ncclsvc_wait(w->session, task, NCCLSVC_NO_TIMEOUT);
-	session_lock(w->session);
-	atomic_store_explicit(&w->host->timeout_ns, previous, memory_order_relaxed);
-	session_unlock(w->session);
+	world_set_timeout(w, users);
 	if (!r)
 		r = compare(proposals, n);
 	if (!r)

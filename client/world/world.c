@@ -142,11 +142,25 @@ static void try_device(ncclsvc_world *w)
 	w->unusable = r;
 }
 
+/* Otherwise a rank that has joined all of its groups could exit while others still join theirs. */
+static ncclsvc_result await_others(ncclsvc_world *w, int timeout_ms)
+{
+	ncclsvc_task task;
+	const uint64_t users = world_set_timeout(w, timeout_on_wire(timeout_ms));
+	ncclsvc_result r = ncclsvc_barrier(w->host, &task);
+	if (!r)
+		r = ncclsvc_wait(w->session, task, NCCLSVC_NO_TIMEOUT);
+	world_set_timeout(w, users);
+	return r;
+}
+
 static ncclsvc_result join_all(ncclsvc_world *w, int timeout_ms)
 {
 	try_device(w);
 	ncclsvc_result r = proposals_compare(w, timeout_ms);
-	return r ? r : join_groups(w, timeout_ms);
+	if (!r)
+		r = join_groups(w, timeout_ms);
+	return r ? r : await_others(w, timeout_ms);
 }
 
 /* The daemon's world. */

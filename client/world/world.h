@@ -18,7 +18,11 @@ struct ncclsvc_world {
 	ncclsvc_comm *comms[NCCLSVC_GROUP_TYPES];
 };
 
-/* proposals.c: all ranks exchange, on the host's communicator, their views of the world and the
+/* ---- proposals.c ---- */
+
+/* Of operations on the host's communicator. Returns the previous one. */
+uint64_t world_set_timeout(ncclsvc_world *w, uint64_t timeout_ns);
+/* All ranks exchange, on the host's communicator, their views of the world and the
  * id from which its groups' ids are derived: a survivor's, if there is one. A MISMATCH is returned
  * on all ranks. */
 ncclsvc_result proposals_compare(ncclsvc_world *w, int timeout_ms);

@@ -67,6 +67,7 @@ static struct CUuserObject_st *objects;
 
 static void *destroy(void *arg)
 {
+	pthread_detach(pthread_self());
 	call(arg);
 	free(arg);
 	return NULL;
@@ -80,7 +81,6 @@ static void destroy_later(const struct host *h)
 	*copy = *h;
 	if (pthread_create(&thread, NULL, destroy, copy))
 		fake_die("no thread for the destructor of a user object");
-	pthread_detach(thread);
 }
 
 static void object_unref(struct CUuserObject_st *object, uint64_t n)

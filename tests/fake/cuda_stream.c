@@ -120,6 +120,7 @@ static void *stream_run(void *arg)
 static void *stream_bury(void *arg)
 {
 	struct CUstream_st *s = arg;
+	pthread_detach(pthread_self());
 	pthread_join(s->thread, NULL);
 	stream_free(s);
 	return NULL;
@@ -292,8 +293,6 @@ CUresult cuStreamDestroy(CUstream handle)
 	} else if (idle || pthread_create(&undertaker, NULL, stream_bury, s)) {
 		pthread_join(s->thread, NULL);
 		stream_free(s);
-	} else {
-		pthread_detach(undertaker);
 	}
 	return error;
 }
