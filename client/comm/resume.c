@@ -423,9 +423,10 @@ static void step(ncclsvc_session *s, struct exchange *x)
 		exchange_fail(x, NCCLSVC_PEER_GONE,
 			      "the daemon did not report that the epoch is suspended");
 	if (x->result && x->phase != EXCHANGE_OVER) {
-		const struct svc_join left = left_request(x->comm);
-		if (x->phase == EXCHANGE_JOIN) /* the others' JOINs would wait for it */
+		if (x->phase == EXCHANGE_JOIN) { /* the others' JOINs would wait for it */
+			const struct svc_join left = left_request(x->comm);
 			say_left(s, &left, x->comm->lineage);
+		}
 		x->phase = EXCHANGE_OVER;
 		leave_behind(s, x->comm, x->result);
 	}

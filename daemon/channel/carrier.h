@@ -47,7 +47,8 @@ struct carrier {
 	int (*broken)(uint32_t *here);
 
 	/* Length is at most INT_MAX. The memory stays in use until the cookie is returned. Return 0
-	 * or -1; 0, too, if the connection is broken: then they soon complete as failed. */
+	 * or -1. On a broken connection, send and receive return 0, and the transfer soon completes
+	 * as failed. */
 	int (*send)(const void *from, size_t bytes, int node, int tag, void *cookie);
 	/* A control message. Returns 1 if it completed at once, as most small ones do; then no
 	 * cookie is returned. */

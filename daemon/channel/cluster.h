@@ -60,6 +60,7 @@ struct node {
 	bool left;	      /* it announced that it exits */
 	bool greeted;	      /* a HELLO has come since it was last lost */
 	uint32_t attempts;    /* to connect, failed since its last HELLO */
+	uint32_t asker;	      /* number of an account; 0: see cluster_note_asker */
 	uint32_t here, there; /* labels: see struct carrier */
 	uint32_t protocol;    /* the highest version that both nodes speak: see link.h */
 	uint32_t *numbers; /* [CLUSTER_NODES_MAX]: that node's numbers, in this node's; or NULL */
@@ -146,6 +147,10 @@ bool cluster_gathers(const struct cluster *c, uint32_t node, const uint8_t *id);
 bool cluster_knows(const struct cluster *c, const uint8_t *id);
 /* The node where they gather, if it has a number but no connection; else CLUSTER_NO_NODE. */
 uint32_t cluster_unreached(const struct cluster *c, const uint8_t *id);
+/* The node got its number for this account's message, whose answer nobody waits for. */
+void cluster_note_asker(struct cluster *c, const uint8_t *id, uint32_t account);
+/* The number of such nodes that have not been reached. */
+uint32_t cluster_asked_for(const struct cluster *c, uint32_t account);
 /* A new random id whose members gather on this node; NULL: a daemon without other nodes. Returns 0,
  * or -1 if no random numbers are available. */
 int cluster_new_id(const struct cluster *c, uint8_t id[NCCLSVC_ID_BYTES]);

@@ -147,6 +147,21 @@ uint32_t cluster_unreached(const struct cluster *c, const uint8_t *id)
 	return i == CLUSTER_NO_NODE || i == c->me || c->nodes[i].carried ? CLUSTER_NO_NODE : i;
 }
 
+void cluster_note_asker(struct cluster *c, const uint8_t *id, uint32_t account)
+{
+	const uint32_t i = cluster_unreached(c, id);
+	if (i != CLUSTER_NO_NODE)
+		c->nodes[i].asker = account;
+}
+
+uint32_t cluster_asked_for(const struct cluster *c, uint32_t account)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < c->n; i++)
+		n += c->nodes[i].asker == account && !c->nodes[i].carried;
+	return n;
+}
+
 void cluster_name_in(const struct cluster *c, uint8_t id[NCCLSVC_ID_BYTES])
 {
 	const struct node_info *me = &c->nodes[c->me].info;

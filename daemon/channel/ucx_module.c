@@ -28,7 +28,7 @@ struct op {
 	struct op *prev, *next;
 	void *request; /* UCX's; NULL once it has ended */
 	void *cookie;  /* NULL: nobody waits for it */
-	int node;      /* of a send */
+	uint32_t here; /* of a send: its node's label */
 	size_t bytes;
 	bool receives, failed;
 	double dropped; /* seconds; 0: it was not */
@@ -222,8 +222,9 @@ static void on_sent(void *request, ucs_status_t status, void *arg)
 	ucp_request_free(request);
 	if (!o)
 		return;
-	if (status != UCS_OK)
-		nodes[o->node].broken = any_broken = true;
+	struct node *n = &nodes[o->here % CARRIER_NODES];
+	if (status != UCS_OK && n->here == o->here) /* not an earlier connection */
+		n->broken = any_broken = true;
 	end_op(o, status != UCS_OK, 0);
 }
 
@@ -266,7 +267,7 @@ static int begin_send(const void *from, size_t bytes, int node, int tag, void *c
 	}
 	o->request = r;
 	o->cookie = cookie;
-	o->node = node;
+	o->here = n->here;
 	DL_APPEND(active, o);
 	return 0;
 }

@@ -154,6 +154,8 @@ void comm_hand_over(struct communicator *m, struct account *a)
 {
 	struct account *before = m->account;
 	m->account = a;
+	if (m->nccl_comm) /* its last epoch may not be over yet */
+		m->nccl_comm->account = a;
 	account_add(a, SHARE_RANKS, m->nranks);
 	account_add(a, SHARE_COMMS, 1);
 	account_give(before, SHARE_RANKS, m->nranks);

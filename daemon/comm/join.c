@@ -240,12 +240,13 @@ static bool resume_fits(struct session *c, struct communicator *m, uint32_t requ
 }
 
 /* This process has left the epoch that others may want to continue. The communicator is not created
- * for that: there may be no room, and this may be why. */
+ * for that: there may be no room, and that may be why the process left. */
 static void note_left(struct comms *s, struct session *c, uint32_t request_id,
 		      const struct svc_join *j, uint32_t lineage)
 {
 	const struct communicator *m = find(s, j);
-	if (m && !admits(m, c->account)) {
+	const bool known = !s->cluster || cluster_knows(s->cluster, j->id);
+	if (m && !admits(m, c->account) && !may_take_over(m, c->account)) {
 		refuse_tenant(c, m, request_id);
 		return;
 	}
@@ -253,6 +254,8 @@ static void note_left(struct comms *s, struct session *c, uint32_t request_id,
 		remote_had_left(s, m->id, m->nranks, c, lineage);
 	else
 		remote_had_left(s, j->id, (uint32_t)j->nranks, c, lineage);
+	if (!known)
+		cluster_note_asker(s->cluster, j->id, c->account->number);
 	session_error(c, SVC_JOIN, request_id, NCCLSVC_CANCELLED, "the epoch was left");
 }
 
@@ -347,9 +350,9 @@ static bool may_connect(struct comms *s, struct session *c, uint32_t request_id,
 {
 	bool counted[CLUSTER_NODES_MAX] = {false};
 	const struct communicator *m, *next;
-	uint32_t n = 0;
 	if (!s->cluster || cluster_knows(s->cluster, j->id))
 		return true;
+	uint32_t n = cluster_asked_for(s->cluster, c->account->number);
 	HASH_ITER (hh, s->comms, m, next) {
 		const bool waits = m->account == c->account && m->joining && !m->start;
 		const uint32_t node =

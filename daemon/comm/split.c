@@ -213,6 +213,8 @@ static void split_one(struct comms *s, struct communicator *m, uint32_t k,
 	if (!result)
 		return;
 	remote_subcomm_refused(s, subcomm, m->account->tenant.uid, m->members[k].pid, result, text);
+	if (result == NCCLSVC_PEER_GONE && !epoch_runs(&m->life))
+		return; /* suspended: the member will send it again */
 	session_error(c, SVC_SPLIT, r->request_id, result, "%s", text);
 }
 

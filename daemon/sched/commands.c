@@ -424,8 +424,10 @@ static bool run_command(struct scheduler *sched, const struct command *c)
 		be_quiet(sched);
 		break;
 	case COMMAND_DRAIN:
+		if (sched->drained) /* but epochs have begun since */
+			sched->drain_ns = sched->now;
 		sched->finishing = true;
-		sched->drained = false; /* epochs may have begun since */
+		sched->drained = false;
 		break;
 	case COMMAND_PING:
 		sched->pinged = true;

@@ -61,11 +61,11 @@ static uint64_t expire_silent(struct server *s, uint64_t now)
  * answers or none. The epochs that it begins are suspended, too. */
 static uint64_t end_drain(struct server *s, uint64_t now)
 {
-	if (!s->is_drained)
+	if (!s->drained_ns)
 		return 0;
-	if (comm_splits_under_way(&s->comms))
+	if (comm_splits_under_way(&s->comms) && now - s->drained_ns < EPOCH_HANDOVER_NS)
 		return now + NAP_NS;
-	s->is_drained = false;
+	s->drained_ns = 0;
 	if (comm_suspend_all(&s->comms))
 		scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_DRAIN});
 	else if (s->drained)
@@ -294,8 +294,8 @@ static void handle_event(struct server *s, const struct event *ev)
 		scheduler_command(s->scheduler, &(struct command){.kind = COMMAND_DRAIN});
 		break;
 	case EVENT_DRAINED:
-		s->is_drained = true;
-		loop_deadline(&s->loop, clock_now()); /* after other nodes' messages */
+		s->drained_ns = clock_now();
+		loop_deadline(&s->loop, s->drained_ns); /* after other nodes' messages */
 		break;
 	case EVENT_EPOCH_DIRTY:
 		comm_epoch_dirty(&s->comms, ev->epoch.comm);

@@ -52,9 +52,9 @@ struct server {
 	struct relay relay;
 	struct watcher watcher;
 	uint64_t start_ns;
-	bool draining;	   /* it is ending */
-	bool is_drained;   /* as far as the scheduler knows */
-	bool refuses_jobs; /* it was drained, and takes no new ones */
+	bool draining;	     /* it is ending */
+	bool refuses_jobs;   /* it was drained, and takes no new ones */
+	uint64_t drained_ns; /* since when the scheduler has no tasks left; 0: it has some */
 	void (*drained)(void *arg);
 	void *drained_arg;
 	void (*pong)(void *arg);

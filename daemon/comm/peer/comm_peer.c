@@ -252,14 +252,14 @@ static bool controls_open(struct peer_epoch *p, const struct communicator *m)
 	return false;
 }
 
-/* From now on the memory is charged to the communicator's tenant and stays until the epoch ends,
- * even if the member leaves, since the others' kernels use it. */
+/* From now on the memory is charged to the communicator and stays until the epoch ends, even if the
+ * member leaves, since the others' kernels use it. */
 static void staging_keep(struct communicator *m, uint32_t k)
 {
 	struct member *member = &m->members[k];
 	give_shares(member->session->account, member->staging_bytes);
-	account_add(m->peer->account, SHARE_FDS, 1);
-	account_add(m->peer->account, SHARE_REGION_BYTES, member->staging_bytes);
+	account_add(m->account, SHARE_FDS, 1);
+	account_add(m->account, SHARE_REGION_BYTES, member->staging_bytes);
 	m->peer->staging[k] = (struct peer_staging){member->staging_fd, member->staging_bytes};
 	member->staging_fd = -1;
 }
@@ -267,8 +267,8 @@ static void staging_keep(struct communicator *m, uint32_t k)
 static void staging_let_go(struct communicator *m, uint32_t k)
 {
 	struct peer_staging *staging = &m->peer->staging[k];
-	give_shares(m->peer->account, staging->bytes);
-	account_close(m->peer->account, &staging->fd, 1);
+	give_shares(m->account, staging->bytes);
+	account_close(m->account, &staging->fd, 1);
 }
 
 /* False: the epoch does without kernels. */
@@ -285,8 +285,6 @@ static bool controls_begin(struct communicator *m)
 		return false;
 	}
 	m->peer = calloc(1, sizeof(*m->peer));
-	if (m->peer)
-		m->peer->account = m->account;
 	if (m->peer && !deadlines_add(&m->comms->looks, &m->peer->look, clock_now())) {
 		if (controls_open(m->peer, m))
 			return true;
@@ -375,8 +373,7 @@ void peer_end(struct communicator *m)
 	}
 	munmap(p->base, p->bytes);
 	close(p->fd);
-	account_give(p->account, SHARE_FDS, 1);
-	account_put(p->account);
+	account_give(m->account, SHARE_FDS, 1);
 	free(p);
 	m->peer = NULL;
 }

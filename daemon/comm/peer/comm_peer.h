@@ -58,7 +58,6 @@ struct peer_epoch {
 	uint8_t blocks;		  /* the most of a kernel */
 	bool copy_engines;	  /* are used for large operations */
 	uint32_t heartbeat;
-	struct account *account; /* pays for it, also when the communicator has passed to another */
 	struct communicator *comm;
 	struct deadline look;	 /* the next look, in comms->looks */
 	uint64_t active_ns;	 /* when a member last launched or waited */

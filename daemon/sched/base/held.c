@@ -17,11 +17,15 @@ void held_keep(struct sched_session *s, const struct svc_record *record)
 	if (record->comm < s->nhandles)
 		s->handles[record->comm].held++;
 	HASH_ADD(hh, s->held, record.number, sizeof(h->record.number), h);
+	const struct held *before = h->hh.prev;
+	s->held_unsorted |= before && by_number(before, h) > 0;
 }
 
 void held_sort(struct sched_session *s)
 {
-	HASH_SORT(s->held, by_number);
+	if (s->held_unsorted)
+		HASH_SORT(s->held, by_number);
+	s->held_unsorted = false;
 }
 
 struct held *held_find(const struct sched_session *s, uint64_t number)

@@ -88,6 +88,7 @@ struct sched_session {
 	uint32_t tasks;		  /* alive, including tombstones */
 	uint32_t socket_tasks;
 	struct held *held;
+	bool held_unsorted;
 	bool taking_held; /* they are being submitted */
 	struct handle *handles;
 	struct region *regions;

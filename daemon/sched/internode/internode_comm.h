@@ -139,6 +139,8 @@ void internode_comm_send(struct scheduler *sched, struct internode_comm *s, uint
 			 const void *body, size_t bytes, const void *more, size_t more_bytes);
 /* Have all members of that node left? */
 bool internode_comm_all_left(const struct internode_comm *s, uint32_t node_index);
+/* Tells that node that this one has forgotten the epoch. */
+void internode_comm_say_gone(struct scheduler *sched, uint64_t id, uint32_t node);
 /* Answers an unused credit with an empty message. */
 void internode_comm_refuse_credit(struct scheduler *sched, int node, int32_t tag);
 

@@ -166,12 +166,6 @@ static bool names_comm(const struct internode_header *h)
 		h->key.subop != OPERATION_MAKE);
 }
 
-static void say_gone(struct scheduler *sched, uint64_t internode_id, uint32_t node)
-{
-	const struct internode_header h = {.kind = INTERNODE_GONE, .internode_id = internode_id};
-	internode_comm_send_node(sched, node, &h, NULL);
-}
-
 static void take_gone(struct scheduler *sched, uint32_t node)
 {
 	if (sched->internode->need_us[node])
@@ -219,7 +213,7 @@ void internode_comm_dispatch(struct scheduler *sched, const struct internode_hea
 		return;
 	}
 	if (!s && h->kind == INTERNODE_OVER && h->key.subop)
-		say_gone(sched, h->internode_id, (uint32_t)node);
+		internode_comm_say_gone(sched, h->internode_id, (uint32_t)node);
 	if (!s || node_index == UINT32_MAX || node_index == s->me)
 		return;
 	if (h->kind == INTERNODE_OVER) {
@@ -400,8 +394,10 @@ void internode_comm_node_lost(struct scheduler *sched, uint32_t node)
 		drop_packets(sched, node);
 	HASH_ITER (hh, sched->internode->comms, s, next_comm) {
 		uint32_t node_index = internode_comm_node_index(s, (int)node);
-		if (node_index != UINT32_MAX)
-			lose_flights(sched, s, node_index);
+		if (node_index == UINT32_MAX)
+			continue;
+		s->waits[node_index] = false;
+		lose_flights(sched, s, node_index);
 	}
 	sequence_node_lost(sched, node);
 	if (sched->config.carrier->disconnect)
@@ -451,7 +447,7 @@ static void comm_free_nodes(struct scheduler *sched, struct comm *c)
 	free_credits(sched, s);
 	for (uint32_t p = 0; p < s->nnodes; p++)
 		if (s->waits[p])
-			say_gone(sched, s->id, s->nodes[p]);
+			internode_comm_say_gone(sched, s->id, s->nodes[p]);
 	HASH_ITER (hh, s->matches, j, next)
 		node_match_free(sched, s, j);
 	HASH_DEL(sched->internode->comms, s);

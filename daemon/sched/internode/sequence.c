@@ -317,7 +317,8 @@ bool sequence_launches(const struct scheduler *sched)
 static void be_prepared(struct scheduler *sched, uint32_t from, uint64_t number)
 {
 	struct launch_request *r = find(sched, from, number);
-	if (sched->quiet) /* then the other nodes do not launch it either */
+	/* Without an answer, the other nodes do not launch it either. But splits are completed. */
+	if (sched->quiet && !(r && r->creation))
 		return;
 	if (r && !r->proposed)
 		r->proposed = ++sched->sequence->clock;

@@ -110,11 +110,14 @@ static bool is_lost(const struct scheduler *sched, uint64_t id)
 
 /* ---- Messages ---- */
 
-/* No node waits for this message; but a credit is always answered. */
+/* No node waits for this message; but a credit is always answered, as is the end of a suspended
+ * epoch. */
 static void refuse(struct scheduler *sched, const struct internode_header *h, const char *body,
 		   int node)
 {
 	struct credit_note note;
+	if (h->kind == INTERNODE_OVER && h->key.subop)
+		internode_comm_say_gone(sched, h->internode_id, (uint32_t)node);
 	if (h->kind != INTERNODE_CREDIT || sched->internode->lost[node])
 		return;
 	memcpy(&note, body, sizeof(note));
