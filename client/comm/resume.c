@@ -43,6 +43,7 @@
 
 #define ATTEMPT_MS  2000 /* to connect, before the watcher checks whether the session is closed */
 #define NAP_MS	    20
+#define JOINED_MS   1000
 #define BEAT_MS	    1000
 #define STACK_BYTES (256 << 10)
 #define REATTACH_MS 10000 /* unless the program or the environment says otherwise */
@@ -441,9 +442,36 @@ static struct exchange *continued_of(struct continued *all, ncclsvc_comm *comm)
 	return &all->x[all->n++];
 }
 
+static bool any_suspended(const ncclsvc_session *s)
+{
+	const ncclsvc_comm *c = s->comms;
+	while (c && !c->suspended)
+		c = c->next;
+	return c;
+}
+
+static bool any_half_joined(const ncclsvc_session *s)
+{
+	const ncclsvc_comm *c = s->comms;
+	while (c && (!c->peer || c->peer_bytes || is_rejoining(s, c)))
+		c = c->next;
+	return c;
+}
+
+/* Other threads that have just got the answer to a JOIN or SPLIT drop the staging memory that the
+ * daemon does not use. Until then their communicators cannot be continued. Locked; yields. */
+static void await_joined(ncclsvc_session *s)
+{
+	const uint64_t until = deadline_in(JOINED_MS);
+	while (any_half_joined(s) && now_ns() < until && !s->closing)
+		session_wait(s, deadline_in(1));
+}
+
 /* Begins with those that were suspended meanwhile, too. Locked; yields. */
 static void add_suspended(ncclsvc_session *s, struct continued *all)
 {
+	if (any_suspended(s))
+		await_joined(s);
 	for (ncclsvc_comm *c = s->comms; c; c = c->next) {
 		if (!c->suspended)
 			continue;
@@ -478,14 +506,6 @@ static int next_look_ms(const struct continued *all)
 		if (all->x[i].again_ns)
 			return NAP_MS;
 	return BEAT_MS;
-}
-
-static bool any_suspended(const ncclsvc_session *s)
-{
-	const ncclsvc_comm *c = s->comms;
-	while (c && !c->suspended)
-		c = c->next;
-	return c;
 }
 
 /* Continues all communicators, each on its own. False: the daemon has ended. Locked; yields. */
@@ -544,6 +564,7 @@ static ncclsvc_result resume(ncclsvc_session *s)
 	ncclsvc_result r = memory_again(s);
 	if (r)
 		return r;
+	await_joined(s);
 	if (!choose_comms(s, &all))
 		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	say_all_left(s);

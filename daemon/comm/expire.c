@@ -35,8 +35,23 @@ static uint64_t expire_draining(struct communicator *m, uint64_t now)
 	return 0;
 }
 
+/* Members of a suspended epoch that has ended here are told so after the answers to a split that is
+ * under way, since they then compare how many splits they have seen. splits: whether one is, -1:
+ * not known yet. */
+static uint64_t expire_suspended(struct communicator *m, uint64_t now, int *splits)
+{
+	if (!m->suspended || epoch_held(&m->life))
+		return 0;
+	if (*splits < 0)
+		*splits = comm_splits_under_way(m->comms);
+	if (*splits && now < m->life.since_ns + EPOCH_HANDOVER_NS)
+		return now + NAP_NS;
+	comm_tell_suspended(m);
+	return 0;
+}
+
 /* Checks the requests that wait for all members, at most once per member. */
-static void expire_communicator(struct comms *s, struct communicator *m, uint64_t now)
+static void expire_communicator(struct comms *s, struct communicator *m, uint64_t now, int *splits)
 {
 	uint64_t next = comm_split_expire(m, now);
 	next = earlier(next, plan_expire(m, now));
@@ -44,6 +59,7 @@ static void expire_communicator(struct comms *s, struct communicator *m, uint64_
 		comm_try_start(s, m);
 	comm_try_give(s, m);
 	next = earlier(next, expire_draining(m, now));
+	next = earlier(next, expire_suspended(m, now, splits));
 	if (comm_is_forgettable(m)) {
 		const uint64_t end = comm_idle_end(m);
 		if (end <= now) {
@@ -61,6 +77,7 @@ static uint64_t expire_communicators(struct comms *s, uint64_t now)
 {
 	const uint64_t until = clock_now() + EXPIRE_TURN_NS;
 	struct deadline *d;
+	int splits = -1;
 	while ((d = deadlines_first(&s->deadlines)) && d->at_ns <= now) {
 		if (clock_now() > until)
 			return clock_now() + NAP_NS;
@@ -69,7 +86,7 @@ static uint64_t expire_communicators(struct comms *s, uint64_t now)
 			s,
 			(struct communicator *)((char *)d -
 						offsetof(struct communicator, deadline)),
-			now);
+			now, &splits);
 		remote_handle_own(s);
 	}
 	return d ? d->at_ns : 0;

@@ -183,7 +183,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 	comm_event(m, NCCLSVC_CAUSE_STARTED);
 	m->split_seq = m->plan_seq = 0;
 	m->nccl_wanted = m->nccl_asked = false;
-	m->split_lost = m->plan_lost = false;
+	m->split_lost = m->plan_lost = m->suspended = false;
 	comm_split_forget(m);
 	m->progress = progress;
 	m->lateness = lateness;
@@ -375,7 +375,8 @@ void comm_epoch_gone(struct comms *s, uint32_t slot)
 	m->pending = NULL;
 	nccl_comm_release(&m->nccl_comm);
 	comm_redops_refuse(m);
-	comm_tell_suspended(m);
+	if (m->suspended)
+		comm_deadline(m, clock_now());
 	comm_try_start(s, m);
 	if (m->cuda) /* others may have waited for its NCCL communicator */
 		comm_gpu_ready(s);

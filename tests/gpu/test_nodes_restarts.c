@@ -14,6 +14,7 @@
 #define WORDS	 (1 << 16)
 #define RESTARTS 6
 #define PROGRESS 3 /* iterations of each rank between two restarts */
+#define RESPLIT	 2 /* iterations between two splits */
 
 enum word { READY = 1, GO };
 
@@ -39,6 +40,14 @@ static uint32_t sum_of(const struct rank *r, uint32_t round)
 	return (uint32_t)r->n * round + (uint32_t)(r->n * (r->n + 1) / 2);
 }
 
+static void split(struct work *w)
+{
+	const struct rank *r = &w->r;
+	w->part = *r;
+	CHECK_OK(ncclsvc_comm_split(r->comm, 0, -r->rank, WAIT_MS, &w->part.comm));
+	w->part.rank = ncclsvc_comm_rank(w->part.comm);
+}
+
 static void work_open(struct work *w, struct client *c)
 {
 	struct rank *r = &w->r;
@@ -48,9 +57,7 @@ static void work_open(struct work *w, struct client *c)
 	CHECK_CU(cu.cuMemAlloc(&w->sent, WORDS * sizeof(uint32_t)));
 	CHECK_CU(cu.cuMemAlloc(&w->received, WORDS * sizeof(uint32_t)));
 	CHECK_CU(cu.cuMemAlloc(&w->word, sizeof(uint32_t)));
-	w->part = *r;
-	CHECK_OK(ncclsvc_comm_split(r->comm, 0, -r->rank, WAIT_MS, &w->part.comm));
-	w->part.rank = ncclsvc_comm_rank(w->part.comm);
+	split(w);
 }
 
 /* All is submitted at once. */
@@ -102,6 +109,10 @@ static void working_rank(struct client *c)
 		submit(&w, round);
 		rank_sync(&w.r);
 		check(&w, round);
+		if (round % RESPLIT == RESPLIT - 1) {
+			CHECK_OK(ncclsvc_comm_leave(w.part.comm));
+			split(&w);
+		}
 		shared_state->iterations[c->rank]++;
 	}
 	CHECK_OK(ncclsvc_comm_leave(w.part.comm));
