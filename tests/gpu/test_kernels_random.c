@@ -225,8 +225,8 @@ static void any_rank(struct client *c)
 	struct desk desks[AT_ONCE];
 	struct letters letters;
 	uint64_t random = setup.seed, own = setup.seed + 1000 * (uint64_t)(c->rank + 1);
-	const unsigned steps = setup.quick ? 40 : 400;
 	rank_open(&r, c);
+	const unsigned steps = setup.quick ? 80 / (unsigned)r.n : 400;
 	for (int i = 0; i < AT_ONCE; i++)
 		desk_open(&desks[i]);
 	letters_open(&letters);
