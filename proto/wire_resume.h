@@ -6,9 +6,9 @@
 
 #include <stdint.h>
 
-/* svc_join_reply.lineage, in such a session, names an epoch and those that continue it; 0: none
- * can. With this bit, the epoch continues one, and its members first compare what they have done.
- */
+/* svc_join_reply.lineage, in such a session, names an epoch and those that continue it; 0: it
+ * cannot be continued. With this bit, the epoch continues one, and its members first compare what
+ * they have done. */
 #define SVC_LINEAGE_RESUMED (UINT32_C(1) << 31)
 
 enum svc_resume_kind {
@@ -20,7 +20,7 @@ enum svc_resume_kind {
 	SVC_RESUME_REGION = 2, /* the next request that registers memory gets this number */
 	SVC_RESUME_COMM = 3,   /* the next JOIN continues this lineage, and gets this handle */
 	SVC_RESUME_JOIN = 4,   /* the previous daemon has not answered the next JOIN */
-	SVC_RESUME_LEFT = 5,   /* the next JOIN only says that the session had left this lineage */
+	SVC_RESUME_LEFT = 5,   /* the next JOIN only says that the session has left this lineage */
 	SVC_RESUME_PLAN = 6,   /* the next PLAN_COMMIT continues a plan, and gets this handle */
 	/* After svc_event_comm.suspended and SVC_RESUME_COMM, of tasks that the daemon holds: */
 	SVC_RESUME_TASK = 7,  /* this one is over */

@@ -43,7 +43,7 @@
 
 #define ATTEMPT_MS  2000 /* to connect, before the watcher checks whether the session is closed */
 #define NAP_MS	    20
-#define JOINED_MS   1000
+#define JOINED_MS   1000 /* of await_joined */
 #define BEAT_MS	    1000
 #define STACK_BYTES (256 << 10)
 #define REATTACH_MS 10000 /* unless the program or the environment says otherwise */
@@ -424,7 +424,8 @@ static void step(ncclsvc_session *s, struct exchange *x)
 		exchange_fail(x, NCCLSVC_PEER_GONE,
 			      "the daemon did not report that the epoch is suspended");
 	if (x->result && x->phase != EXCHANGE_OVER) {
-		if (x->phase == EXCHANGE_JOIN) { /* the others' JOINs would wait for it */
+		if (x->phase ==
+		    EXCHANGE_JOIN) { /* otherwise the other members' JOINs wait for it */
 			const struct svc_join left = left_request(x->comm);
 			say_left(s, &left, x->comm->lineage);
 		}

@@ -33,9 +33,9 @@ struct start {
 ncclResult_t starts_run(struct start *list);
 /* Drops a start of a group that failed earlier; a communicator that its user keeps fails too. */
 void start_drop(struct start *start, ncclResult_t why, const char *text);
-/* Starts a thread that blocks signals. False: it cannot be started. A thread that nobody joins must
- * detach itself: in glibc 2.36, pthread_detach still reads the thread's memory after that, although
- * the thread may have ended. */
+/* Starts a thread that blocks signals. False: it cannot be started. A thread that is never
+ * joined must detach itself: in glibc 2.36, pthread_detach reads the thread's memory after
+ * detaching it, when the thread may already have ended. */
 bool thread_run(void *(*main)(void *), void *arg, pthread_t *thread);
 
 #endif

@@ -20,7 +20,7 @@ struct ncclsvc_world {
 
 /* ---- proposals.c ---- */
 
-/* Of operations on the host's communicator. Returns the previous one. */
+/* Sets the timeout of operations on the host's communicator. Returns the previous timeout. */
 uint64_t world_set_timeout(ncclsvc_world *w, uint64_t timeout_ns);
 /* All ranks exchange, on the host's communicator, their views of the world and the
  * id from which its groups' ids are derived: a survivor's, if there is one. A MISMATCH is returned

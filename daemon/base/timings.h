@@ -41,9 +41,9 @@
  */
 #define EPOCH_DRAIN_NS		 UINT64_C(25000000)
 /* In a suspended epoch, the nodes wait longer for each other and for host operations, since what
- * completes on only some nodes is lost. A daemon that shuts down stays until the other nodes need
- * nothing more from it, for as long at most. Operations on GPUs may wait for a program, so they
- * have less. */
+ * completes on only some nodes is lost. A daemon that shuts down waits at most as long for other
+ * nodes that still need it. Operations on GPUs get only SUSPEND, since they may wait for a program.
+ */
 #define EPOCH_HANDOVER_NS	 UINT64_C(5000000000)
 #define EPOCH_SUSPEND_NS	 UINT64_C(1000000000)
 /* To keep NCCL's communicator, the supervisor waits for tasks that were launched on GPUs before

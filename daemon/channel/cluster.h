@@ -147,9 +147,10 @@ bool cluster_gathers(const struct cluster *c, uint32_t node, const uint8_t *id);
 bool cluster_knows(const struct cluster *c, const uint8_t *id);
 /* The node where they gather, if it has a number but no connection; else CLUSTER_NO_NODE. */
 uint32_t cluster_unreached(const struct cluster *c, const uint8_t *id);
-/* The node got its number for this account's message, whose answer nobody waits for. */
+/* Notes that the node where these members gather got its number for a message of this account that
+ * expects no answer. */
 void cluster_note_asker(struct cluster *c, const uint8_t *id, uint32_t account);
-/* The number of such nodes that have not been reached. */
+/* The number of such nodes of the account that have not been reached yet. */
 uint32_t cluster_asked_for(const struct cluster *c, uint32_t account);
 /* A new random id whose members gather on this node; NULL: a daemon without other nodes. Returns 0,
  * or -1 if no random numbers are available. */

@@ -170,7 +170,7 @@ static bool suspend(struct communicator *m, int32_t rank, int32_t node, bool qui
 	m->quiet = quiet;
 	m->suspended_why = why;
 	comm_event_for(m, NCCLSVC_CAUSE_SUSPENDED, &why);
-	plan_forget(m); /* but the split may have been decided, and its result on its way */
+	plan_forget(m); /* the split may be decided, and its result on its way */
 	for (uint32_t k = 0; k < m->nranks; k++) {
 		struct member *member = &m->members[k];
 		member->suspended = comm_takes_part(member);

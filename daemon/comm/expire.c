@@ -35,23 +35,29 @@ static uint64_t expire_draining(struct communicator *m, uint64_t now)
 	return 0;
 }
 
-/* Members of a suspended epoch that has ended here are told so after the answers to a split that is
- * under way, since they then compare how many splits they have seen. splits: whether one is, -1:
- * not known yet. */
-static uint64_t expire_suspended(struct communicator *m, uint64_t now, int *splits)
+/* Whether members of that account wait for a split, looked up once for many communicators. */
+struct splits {
+	const struct account *of;
+	bool under_way;
+};
+
+/* Tells members that their suspended epoch has ended here, but only after splits that are under way
+ * have been answered: the members then compare how many splits they have seen. */
+static uint64_t expire_suspended(struct communicator *m, uint64_t now, struct splits *splits)
 {
 	if (!m->suspended || epoch_held(&m->life))
 		return 0;
-	if (*splits < 0)
-		*splits = comm_splits_under_way(m->comms);
-	if (*splits && now < m->life.since_ns + EPOCH_HANDOVER_NS)
+	if (splits->of != m->account)
+		*splits = (struct splits){m->account, comm_splits_under_way(m->comms, m->account)};
+	if (splits->under_way && now < m->life.since_ns + EPOCH_HANDOVER_NS)
 		return now + NAP_NS;
 	comm_tell_suspended(m);
 	return 0;
 }
 
 /* Checks the requests that wait for all members, at most once per member. */
-static void expire_communicator(struct comms *s, struct communicator *m, uint64_t now, int *splits)
+static void expire_communicator(struct comms *s, struct communicator *m, uint64_t now,
+				struct splits *splits)
 {
 	uint64_t next = comm_split_expire(m, now);
 	next = earlier(next, plan_expire(m, now));
@@ -77,7 +83,7 @@ static uint64_t expire_communicators(struct comms *s, uint64_t now)
 {
 	const uint64_t until = clock_now() + EXPIRE_TURN_NS;
 	struct deadline *d;
-	int splits = -1;
+	struct splits splits = {0};
 	while ((d = deadlines_first(&s->deadlines)) && d->at_ns <= now) {
 		if (clock_now() > until)
 			return clock_now() + NAP_NS;

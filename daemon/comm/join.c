@@ -239,8 +239,8 @@ static bool resume_fits(struct session *c, struct communicator *m, uint32_t requ
 	return false;
 }
 
-/* This process has left the epoch that others may want to continue. The communicator is not created
- * for that: there may be no room, and that may be why the process left. */
+/* This process has left an epoch that others may want to continue. The communicator is not created
+ * for that: lack of room may be why the process left. */
 static void note_left(struct comms *s, struct session *c, uint32_t request_id,
 		      const struct svc_join *j, uint32_t lineage)
 {

@@ -16,7 +16,7 @@ void comm_blameless_text(const struct communicator *m, int result, uint32_t aske
 void comm_split_refused(struct communicator *m, int result, const char *text);
 /* Answers every waiting SPLIT of m with this error; rank: the one that is gone, or -1. */
 void comm_split_failed(struct communicator *m, int result, int32_t rank);
-/* A new epoch begins. Members of the one that it continues send their SPLITs again. */
+/* When a new epoch begins: members of the one that it continues send their SPLITs again. */
 void comm_split_forget(struct communicator *m);
 /* Returns the next deadline of a SPLIT of m; 0: none. */
 uint64_t comm_split_expire(struct communicator *m, uint64_t now);
@@ -36,8 +36,9 @@ void plan_discard(struct account *a, struct plan *p);
 void comm_split(struct session *c, uint32_t request_id, const struct svc_split *r);
 /* m: the communicator being split; NULL: its epoch has ended on this node. */
 void comm_split_subcomms(struct comms *s, struct communicator *m, const struct control_result *p);
-/* Has a split been decided whose subcommunicators have not begun yet, as far as this node knows? */
-bool comm_splits_under_way(const struct comms *s);
+/* Do members on this node wait for a subcommunicator of a split that has been decided? of: only
+ * this account's members; NULL: all, including those on other nodes that gather here. */
+bool comm_splits_under_way(const struct comms *s, const struct account *of);
 
 /* ---- plan.c ---- */
 

@@ -241,10 +241,10 @@ void comm_split_subcomms(struct comms *s, struct communicator *m, const struct c
 	free(split);
 }
 
-bool comm_splits_under_way(const struct comms *s)
+bool comm_splits_under_way(const struct comms *s, const struct account *of)
 {
 	const struct communicator *m = s->comms;
-	while (m && !(m->joining && m->reply_opcode == SVC_SPLIT))
+	while (m && !(m->joining && m->reply_opcode == SVC_SPLIT && (!of || m->account == of)))
 		m = m->hh.next;
-	return m || rendezvous_splits(&s->coord);
+	return m || (!of && rendezvous_splits(&s->coord));
 }

@@ -424,7 +424,7 @@ static bool run_command(struct scheduler *sched, const struct command *c)
 		be_quiet(sched);
 		break;
 	case COMMAND_DRAIN:
-		if (sched->drained) /* but epochs have begun since */
+		if (sched->drained) /* epochs have begun since */
 			sched->drain_ns = sched->now;
 		sched->finishing = true;
 		sched->drained = false;

@@ -58,12 +58,12 @@ static uint64_t expire_silent(struct server *s, uint64_t now)
 }
 
 /* A split that was decided before its epoch was suspended is completed, so that all ranks get their
- * answers or none. The epochs that it begins are suspended, too. */
+ * answers or none. Epochs that the split begins are then suspended, too. */
 static uint64_t end_drain(struct server *s, uint64_t now)
 {
 	if (!s->drained_ns)
 		return 0;
-	if (comm_splits_under_way(&s->comms) && now - s->drained_ns < EPOCH_HANDOVER_NS)
+	if (comm_splits_under_way(&s->comms, NULL) && now - s->drained_ns < EPOCH_HANDOVER_NS)
 		return now + NAP_NS;
 	s->drained_ns = 0;
 	if (comm_suspend_all(&s->comms))
@@ -295,7 +295,7 @@ static void handle_event(struct server *s, const struct event *ev)
 		break;
 	case EVENT_DRAINED:
 		s->drained_ns = clock_now();
-		loop_deadline(&s->loop, s->drained_ns); /* after other nodes' messages */
+		loop_deadline(&s->loop, s->drained_ns); /* other nodes' messages come first */
 		break;
 	case EVENT_EPOCH_DIRTY:
 		comm_epoch_dirty(&s->comms, ev->epoch.comm);

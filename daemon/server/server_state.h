@@ -54,7 +54,7 @@ struct server {
 	uint64_t start_ns;
 	bool draining;	     /* it is ending */
 	bool refuses_jobs;   /* it was drained, and takes no new ones */
-	uint64_t drained_ns; /* since when the scheduler has no tasks left; 0: it has some */
+	uint64_t drained_ns; /* when the scheduler was drained; 0: not yet, or handled */
 	void (*drained)(void *arg);
 	void *drained_arg;
 	void (*pong)(void *arg);

@@ -379,7 +379,7 @@ static void note_command(const struct daemon *d, struct again *r)
 		add(a, a->n && !strcmp(a->at[a->n - 1], "--cluster-port") ? r->port : at);
 }
 
-/* more: further arguments. */
+/* more: arguments to append, then NULL. */
 static void restart_some(struct cluster *c, int first, int end, int signum, const char *const *more)
 {
 	static struct again all[CLUSTER_NODES];

@@ -36,9 +36,9 @@ void cluster_kill(struct cluster *c, int node);
 /* Ends a daemon that was not started by mpirun, by that signal, and starts it again on the same
  * port. */
 void cluster_restart(struct cluster *c, int node, int signum);
-/* By SIGTERM; with another value of that option. */
+/* Restarts a daemon by SIGTERM, with another value of that option. */
 void cluster_restart_with(struct cluster *c, int node, const char *option, const char *value);
-/* The same with all daemons at once. */
+/* Like cluster_restart, with all daemons at once. */
 void cluster_restart_all(struct cluster *c, int signum);
 bool cluster_logged(const struct cluster *c, const char *text);
 

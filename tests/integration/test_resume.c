@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sessions that survive a restart of their daemon, in good order or by SIGKILL: programs see no
+ * Sessions that survive a restart of their daemon, by SIGTERM or SIGKILL: programs see no
  * error, and every result is right. */
 #include <arpa/inet.h>
 #include <signal.h>

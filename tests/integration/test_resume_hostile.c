@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sessions and communicators that a client without the library asks to resume. */
+ * A client without the library that asks to resume sessions and communicators. */
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Restarts that only several nodes have: large operations between nodes are in flight, all daemons
+ * Restarts that need several nodes: large operations between nodes are in flight, all daemons
  * end at once, or one stays away. */
 #include <signal.h>
 #include <string.h>
@@ -142,7 +142,7 @@ static void one_has_no_room(struct client *me)
 	ncclsvc_close(s);
 }
 
-/* The others do not wait for it. */
+/* The other members do not wait for the refused one. */
 static void a_member_that_is_refused_says_so(void **state)
 {
 	struct daemon d;

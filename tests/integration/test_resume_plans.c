@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Plans that go on after a restart of their daemon, in good order or by SIGKILL. */
+ * Plans that continue after a restart of their daemon, by SIGTERM or SIGKILL. */
 #include "ncclsvc_plan.h"
 #include "node_daemons.h"
 #include "resume_programs.h"

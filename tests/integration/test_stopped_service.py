@@ -11,8 +11,8 @@ import tempfile
 import threading
 import unittest
 
-WAIT = 60
-LIMIT = "40"  # ctl's timeout; the answer comes at once
+WAIT = 200
+LIMIT = "160"  # ctl's timeout; the answer comes at once, but a busy machine may stop a thread for ten seconds
 
 
 def padded(data, to):

@@ -10,7 +10,7 @@
 #include "sched_session.h"
 
 struct held {
-	UT_hash_handle hh; /* in sched_session.held, by number */
+	UT_hash_handle hh; /* in sched_session.held; the key is the number */
 	struct svc_record record;
 };
 
@@ -18,7 +18,7 @@ struct held {
 void held_keep(struct sched_session *s, const struct svc_record *record);
 /* The held task of that number; NULL: none. */
 struct held *held_find(const struct sched_session *s, uint64_t number);
-/* Puts them in the order of their numbers. */
+/* Sorts the held tasks by number. */
 void held_sort(struct sched_session *s);
 void held_free(struct sched_session *s, struct held *h);
 void held_free_all(struct sched_session *s);

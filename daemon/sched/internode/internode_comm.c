@@ -209,7 +209,7 @@ void internode_comm_send_node(struct scheduler *sched, uint32_t node,
 void internode_comm_say_gone(struct scheduler *sched, uint64_t id, uint32_t node)
 {
 	const struct internode_header h = {.kind = INTERNODE_GONE, .internode_id = id};
-	internode_comm_send_node(sched, node, &h, NULL);
+	internode_comm_send_node(sched, node, &h, "");
 }
 
 void internode_comm_refuse_credit(struct scheduler *sched, int node, int32_t tag)

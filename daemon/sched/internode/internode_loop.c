@@ -95,8 +95,8 @@ static bool try_end(struct scheduler *sched, struct internode_comm *s)
 	return true;
 }
 
-/* Tells the other nodes that the epoch is over here. If it is suspended, each daemon may end soon,
- * and then stays until the others have finished the epoch. */
+/* Tells the other nodes that the epoch is over here. If it is suspended, a daemon may be about to
+ * exit, and stays until the other nodes have finished the epoch. */
 static void say_over(struct scheduler *sched, struct internode_comm *s, bool suspended)
 {
 	const struct operation_key key = {-1, -1, s->comm->collectives, suspended};

@@ -21,8 +21,8 @@ enum internode_kind {
 	INTERNODE_ASK,	     /* a status: fail, unless the node has voted */
 	INTERNODE_CREDIT,    /* a struct credit_note */
 	INTERNODE_OVER,	     /* the sender has ended the epoch and votes READY no more; key.seq: the
-				number of collectives it has voted on; key.subop, if not 0: it
-				is suspended, and the sender expects GONE */
+				number of collectives it has voted on; key.subop, if not 0: the
+				epoch is suspended, and the sender expects GONE */
 	INTERNODE_DEADLOCK,  /* between a node and the first node: a struct deadlock_note */
 	INTERNODE_VOTES,     /* READY votes of several nodes: disseminate.c */
 	INTERNODE_PULL,	     /* send your READY vote, if there is one: disseminate.c */

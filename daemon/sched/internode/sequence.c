@@ -317,7 +317,8 @@ bool sequence_launches(const struct scheduler *sched)
 static void be_prepared(struct scheduler *sched, uint32_t from, uint64_t number)
 {
 	struct launch_request *r = find(sched, from, number);
-	/* Without an answer, the other nodes do not launch it either. But splits are completed. */
+	/* It is left unanswered, so that no node launches it. Splits are answered, so that they
+	 * complete. */
 	if (sched->quiet && !(r && r->creation))
 		return;
 	if (r && !r->proposed)

@@ -110,8 +110,8 @@ static bool is_lost(const struct scheduler *sched, uint64_t id)
 
 /* ---- Messages ---- */
 
-/* No node waits for this message; but a credit is always answered, as is the end of a suspended
- * epoch. */
+/* No node waits for this message. But credits, and the OVER of a suspended epoch, are always
+ * answered. */
 static void refuse(struct scheduler *sched, const struct internode_header *h, const char *body,
 		   int node)
 {
