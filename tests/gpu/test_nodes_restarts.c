@@ -128,7 +128,8 @@ static bool failed(const struct rank *r, ncclsvc_result result)
 	if (!result)
 		return false;
 	CHECK(result == NCCLSVC_PEER_GONE || result == NCCLSVC_DAEMON_LOST ||
-	      result == NCCLSVC_STALE_EPOCH || result == NCCLSVC_CANCELLED);
+	      result == NCCLSVC_STALE_EPOCH || result == NCCLSVC_CANCELLED ||
+	      result == NCCLSVC_UNSUPPORTED);
 	/* The node where the ranks gather may have no daemon yet. */
 	const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
 	while ((result = ncclsvc_comm_rejoin(r->comm, WAIT_MS)) == NCCLSVC_PEER_GONE &&
