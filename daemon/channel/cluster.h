@@ -60,7 +60,7 @@ struct node {
 	bool left;	      /* it announced that it exits */
 	bool greeted;	      /* a HELLO has come since it was last lost */
 	uint32_t attempts;    /* to connect, failed since its last HELLO */
-	uint32_t asker;	      /* number of an account; 0: see cluster_note_asker */
+	uint32_t asker;	      /* an account's number, or 0: see cluster_note_asker */
 	uint32_t here, there; /* labels: see struct carrier */
 	uint32_t protocol;    /* the highest version that both nodes speak: see link.h */
 	uint32_t *numbers; /* [CLUSTER_NODES_MAX]: that node's numbers, in this node's; or NULL */

@@ -87,9 +87,9 @@ struct sched_session {
 	ncclsvc_status group_end; /* why it is refused; result 0: it is not */
 	uint32_t tasks;		  /* alive, including tombstones */
 	uint32_t socket_tasks;
-	struct held *held;
-	bool held_unsorted;
-	bool taking_held; /* they are being submitted */
+	struct held *held;  /* tasks of suspended epochs */
+	bool held_unsorted; /* they are not in the order of their numbers: see held_sort */
+	bool taking_held;   /* they are being submitted */
 	struct handle *handles;
 	struct region *regions;
 	uint32_t nhandles, nregions;

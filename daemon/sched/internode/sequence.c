@@ -304,7 +304,6 @@ static struct launch_request *find(const struct scheduler *sched, uint32_t from,
 	return r && r->leader == from && !r->ordered ? r : NULL;
 }
 
-/* Proposes 0 if this node has given up the request, so that the others need not wait. */
 bool sequence_launches(const struct scheduler *sched)
 {
 	const struct launch_request *r;
@@ -314,6 +313,7 @@ bool sequence_launches(const struct scheduler *sched)
 	return false;
 }
 
+/* Proposes 0 if this node has given up the request, so that the others need not wait. */
 static void be_prepared(struct scheduler *sched, uint32_t from, uint64_t number)
 {
 	struct launch_request *r = find(sched, from, number);
