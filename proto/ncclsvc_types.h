@@ -279,6 +279,8 @@ typedef enum ncclsvc_comm_nccl {
 	NCCLSVC_COMM_NCCL_HELD = 1,
 	NCCLSVC_COMM_NCCL_ON_DEMAND = 2, /* the next operation on NCCL gets one */
 	NCCLSVC_COMM_NCCL_AWAITED = 3,	 /* an operation waits for it */
+	NCCLSVC_COMM_NCCL_SUSPENDED =
+		4, /* none: the node's ranks have suspended the communicator */
 } ncclsvc_comm_nccl;
 
 typedef enum ncclsvc_comm_state {

@@ -53,6 +53,7 @@ static const struct svc_shape requests[SVC_OPCODE_END] = {
 	SHAPE(ID, svc_id, svc_id_reply, 0, 0),
 	SHAPE(CONTROLS, svc_controls, svc_empty, 1, 0),
 	SHAPE(ATTACH_AGAIN, svc_attach, svc_attach_reply, 1, 3),
+	SHAPE(SLEEP, svc_sleep, svc_empty, 0, 0),
 };
 
 static const struct svc_shape events[SVC_EVENT_END - SVC_EVENT_COMM] = {
@@ -76,6 +77,7 @@ _Static_assert(sizeof(struct svc_share) == 16, "share");
 _Static_assert(sizeof(struct svc_shared) == 16, "shared");
 _Static_assert(sizeof(struct svc_shared_reply) == 104, "shared reply");
 _Static_assert(sizeof(struct svc_shared_part) == 16, "shared part");
+_Static_assert(sizeof(struct svc_sleep) == 16, "sleep");
 _Static_assert(sizeof(struct svc_list_reply) == 32, "list reply");
 _Static_assert(sizeof(struct svc_record) == 128, "record");
 _Static_assert(sizeof(struct svc_world_reply) == 64, "world reply");

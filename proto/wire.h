@@ -92,6 +92,7 @@ enum svc_opcode {
 	SVC_ID = 40,
 	SVC_CONTROLS = 41,
 	SVC_ATTACH_AGAIN = 42,
+	SVC_SLEEP = 43,
 	SVC_OPCODE_END,
 
 	SVC_EVENT_COMM = 0x4001,

@@ -160,4 +160,19 @@ struct svc_shared_part_reply {
 	uint64_t bytes;
 };
 
+/* The member's communicator was suspended (the member is asleep), or is being resumed (it wakes
+ * up). The daemon closes a sleeping member's staging memory. Once all members of the node are
+ * asleep, the log of shares starts empty, as after a restart of the daemon (SVC_SHARE_AGAIN), and
+ * the daemon destroys the NCCL communicator, unless that spans nodes, is used by graphs or a plan,
+ * or has made reductions. To wake up, a member of an epoch with staging memory names a region of
+ * the same size as before. STALE_EPOCH: no epoch runs. UNSUPPORTED: the communicator is in host
+ * memory. A JOIN that continues an epoch (SVC_RESUME_COMM) after CONTROLS, but without staging
+ * memory, is of a member that is asleep. */
+struct svc_sleep {
+	uint32_t comm;
+	uint32_t asleep;  /* 1: falls asleep; 0: wakes up */
+	uint32_t staging; /* a region; 0: none */
+	uint32_t reserved;
+};
+
 #endif

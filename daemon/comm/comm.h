@@ -76,6 +76,8 @@ bool comm_joins_in(const struct communicator *m, const struct control_start *sta
 bool comm_is_still_there(const struct communicator *m, uint32_t k);
 /* An epoch runs, and none of its members has left it. */
 bool comm_is_whole(const struct communicator *m);
+/* Are all members of the epoch that are on this node asleep? */
+bool comm_sleeps(const struct communicator *m);
 /* An epoch can begin: all ranks have joined. */
 bool comm_all_joined(const struct communicator *m);
 /* The state that inspection shows (ncclsvc_comm_state). */

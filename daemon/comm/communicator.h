@@ -45,6 +45,7 @@ struct member {
 	uint32_t lineage; /* with SVC_RESUME_COMM: which it continues */
 	uint64_t done;	  /* likewise (proto/group/done.h) */
 	bool suspended;	  /* its last epoch was, and it has not joined again yet */
+	bool asleep;	  /* it uses no GPU memory of the communicator (SVC_SLEEP) */
 	bool fail_fast;	  /* its JOIN has SVC_JOIN_FAIL_FAST */
 	bool late;	  /* its JOIN's deadline has passed in this attempt to join */
 };

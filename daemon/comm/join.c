@@ -10,6 +10,7 @@
 #include "gpu/gpu.h"
 #include "gpu/mps_service.h"
 #include "peer/comm_peer.h"
+#include "peer/sleep.h"
 #include "proto/names.h"
 #include "remote.h"
 #include "report.h"
@@ -170,9 +171,10 @@ static bool gpu_fits(struct session *c, struct communicator *m, uint32_t request
 		if ((int32_t)k == rank || !comm_alive(other) || other->device != j->device)
 			continue;
 		const bool waits = other->state == NCCLSVC_MEMBER_JOINING;
-		const int32_t without = !j->staging			 ? rank
-					: waits && other->staging_fd < 0 ? (int32_t)k
-									 : -1;
+		const bool kernels = j->staging || peer_joins_asleep(c, j);
+		const int32_t without = !kernels			    ? rank
+					: waits && !peer_has_kernels(other) ? (int32_t)k
+									    : -1;
 		if (without < 0)
 			continue;
 		comm_turn_away(c, m, request_id, rank, NCCLSVC_MISMATCH,
@@ -301,10 +303,13 @@ static void take_rank(struct comms *s, struct session *c, struct communicator *m
 	member->resume = (uint8_t)resume->kind;
 	member->lineage = resume->lineage;
 	member->done = resume->done;
-	if (j->staging)
+	member->asleep = resume->kind == SVC_RESUME_COMM && peer_joins_asleep(c, j);
+	if (j->staging || member->asleep)
 		c->out_of_reach = j->out_of_reach;
+	if (member->asleep)
+		member->blocks = j->blocks;
 	peer_staging_take(member, j->staging, j->blocks);
-	if (j->staging && resume->kind == SVC_RESUME_COMM)
+	if ((j->staging || member->asleep) && resume->kind == SVC_RESUME_COMM)
 		peer_controls_take(member);
 	m->reply_opcode = SVC_JOIN;
 	member->request_id = request_id;

@@ -16,6 +16,7 @@
 #include "gpu/nccl_comm.h"
 #include "peer/comm_peer.h"
 #include "peer/shared_gpu.h"
+#include "peer/sleep.h"
 #include "record/record.h"
 #include "remote.h"
 #include "requests.h"
@@ -231,7 +232,7 @@ static void start_epoch(struct comms *s, struct communicator *m)
 static int32_t rank_without_kernels(const struct communicator *m)
 {
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (comm_is_still_there(m, k) && m->members[k].staging_fd < 0)
+		if (comm_is_still_there(m, k) && !peer_has_kernels(&m->members[k]))
 			return (int32_t)k;
 	return -1;
 }
@@ -300,7 +301,7 @@ static bool loses_kernels(const struct communicator *m)
 {
 	bool kernels = false;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		kernels |= m->members[k].staging_fd >= 0;
+		kernels |= peer_has_kernels(&m->members[k]);
 	return m->start->lineage & SVC_LINEAGE_RESUMED && kernels && !comm_across_nodes(m) &&
 	       !peer_is_possible(m);
 }

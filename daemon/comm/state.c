@@ -220,3 +220,11 @@ void comm_event(struct communicator *m, ncclsvc_epoch_cause cause)
 	comm_event_for(m, cause,
 		       &(ncclsvc_status){.result = NCCLSVC_CANCELLED, .rank_a = -1, .rank_b = -1});
 }
+
+bool comm_sleeps(const struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (comm_takes_part(&m->members[k]) && !m->members[k].asleep)
+			return false;
+	return true;
+}

@@ -15,6 +15,7 @@
 #include "comm/nodes/describe.h"
 #include "comm/peer/comm_peer.h"
 #include "comm/peer/share_log.h"
+#include "comm/peer/sleep.h"
 #include "comm/remote.h"
 #include "comm/report.h"
 #include "comm/requests.h"
@@ -457,6 +458,9 @@ static void handle(struct server *s, struct session *c, const struct svc_header 
 			peer_controls_note(c, h->request_id, fds[0]);
 		break;
 	}
+	case SVC_SLEEP:
+		comm_sleep(c, h->request_id, body);
+		break;
 	case SVC_SPLIT:
 		comm_split(c, h->request_id, body);
 		break;

@@ -99,7 +99,10 @@ struct peer_control {
 	peer_atomic32 records;	  /* number of records written */
 	peer_atomic32 graphs;	  /* number of existing graphs with kernels of the member */
 	peer_atomic64 timeout_ns; /* of the operation captured last; 0: none */
-	uint32_t pad3[8];
+	/* Written by the library, for the other members: counts the steps of falling asleep and
+	 * waking up (client/cuda/direct/sleep.c). */
+	peer_atomic32 sleep_steps;
+	uint32_t pad3[7];
 	peer_atomic32 messages[PEER_DIRS]; /* number of messages launched or to be launched */
 	struct peer_record history[PEER_HISTORY]; /* the newest records: by number % PEER_HISTORY */
 	/* Kernels outside of graphs that failed, and above each enum peer_end: by kernel_seq %

@@ -32,21 +32,31 @@ CUresult allocation_unmap(const struct cuda *cuda, CUdeviceptr base, size_t byte
 	return e ? e : cuda->cuMemAddressFree(base, bytes);
 }
 
-/* Takes ownership of the handle: the mapping keeps the memory. On failure, *base is 0. */
+/* Takes ownership of the handle: the mapping keeps the memory. */
+static CUresult map_at(const struct cuda *cuda, CUmemGenericAllocationHandle handle, size_t bytes,
+		       const CUmemAccessDesc *access, size_t n, CUdeviceptr base)
+{
+	CUresult e = cuda->cuMemMap(base, bytes, 0, handle, 0);
+	cuda->cuMemRelease(handle);
+	if (e)
+		return e;
+	e = cuda->cuMemSetAccess(base, bytes, access, n);
+	if (e)
+		cuda->cuMemUnmap(base, bytes);
+	return e;
+}
+
+/* The same at new addresses. On failure, *base is 0. */
 static CUresult map(const struct cuda *cuda, CUmemGenericAllocationHandle handle, size_t bytes,
 		    const CUmemAccessDesc *access, size_t n, CUdeviceptr *base)
 {
 	CUresult e = cuda->cuMemAddressReserve(base, bytes, 0, 0, 0);
-	if (!e) {
-		e = cuda->cuMemMap(*base, bytes, 0, handle, 0);
+	if (e) {
+		cuda->cuMemRelease(handle);
+	} else {
+		e = map_at(cuda, handle, bytes, access, n, *base);
 		if (e)
 			cuda->cuMemAddressFree(*base, bytes);
-	}
-	cuda->cuMemRelease(handle);
-	if (!e) {
-		e = cuda->cuMemSetAccess(*base, bytes, access, n);
-		if (e)
-			allocation_unmap(cuda, *base, bytes);
 	}
 	if (e)
 		*base = 0;
@@ -91,23 +101,45 @@ CUresult allocation_make(const struct cuda *cuda, CUdevice device, size_t bytes,
 	return e ? e : map(cuda, handle, a->bytes, access, n, &a->base);
 }
 
+/* The caller owns *handle and *fd. */
+static CUresult create_exported(const struct cuda *cuda, CUdevice device, size_t *bytes,
+				CUmemGenericAllocationHandle *handle, int *fd)
+{
+	CUresult e = create(cuda, device, bytes, handle);
+	if (e)
+		return e;
+	e = cuda->cuMemExportToShareableHandle(fd, *handle,
+					       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	if (e) {
+		*fd = -1;
+		cuda->cuMemRelease(*handle);
+	}
+	return e;
+}
+
 CUresult allocation_make_exported(const struct cuda *cuda, CUdevice device, size_t bytes,
 				  struct allocation *a, int *fd)
 {
 	CUmemGenericAllocationHandle handle;
 	const CUmemAccessDesc access = access_by(device);
 	*a = (struct allocation){.bytes = bytes, .device = device};
-	CUresult e = create(cuda, device, &a->bytes, &handle);
-	if (e)
-		return e;
-	e = cuda->cuMemExportToShareableHandle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-					       0);
-	if (e) {
-		*fd = -1;
-		cuda->cuMemRelease(handle);
-		return e;
-	}
-	return map(cuda, handle, a->bytes, &access, 1, &a->base);
+	const CUresult e = create_exported(cuda, device, &a->bytes, &handle, fd);
+	return e ? e : map(cuda, handle, a->bytes, &access, 1, &a->base);
+}
+
+CUresult allocation_remap(const struct cuda *cuda, const struct allocation *a, int *fd)
+{
+	CUmemGenericAllocationHandle handle;
+	const CUmemAccessDesc access = access_by(a->device);
+	size_t bytes = a->bytes;
+	const CUresult e = create_exported(cuda, a->device, &bytes, &handle, fd);
+	return e ? e : map_at(cuda, handle, a->bytes, &access, 1, a->base);
+}
+
+static CUresult import(const struct cuda *cuda, int fd, CUmemGenericAllocationHandle *handle)
+{
+	return cuda->cuMemImportFromShareableHandle(handle, (void *)(uintptr_t)fd,
+						    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
 CUresult allocation_import(const struct cuda *cuda, int fd, CUdevice device, size_t bytes,
@@ -115,7 +147,15 @@ CUresult allocation_import(const struct cuda *cuda, int fd, CUdevice device, siz
 {
 	CUmemGenericAllocationHandle handle;
 	const CUmemAccessDesc access = access_by(device);
-	const CUresult e = cuda->cuMemImportFromShareableHandle(
-		&handle, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	const CUresult e = import(cuda, fd, &handle);
 	return e ? e : map(cuda, handle, bytes, &access, 1, base);
+}
+
+CUresult allocation_import_at(const struct cuda *cuda, int fd, CUdevice device, size_t bytes,
+			      CUdeviceptr base)
+{
+	CUmemGenericAllocationHandle handle;
+	const CUmemAccessDesc access = access_by(device);
+	const CUresult e = import(cuda, fd, &handle);
+	return e ? e : map_at(cuda, handle, bytes, &access, 1, base);
 }

@@ -24,4 +24,11 @@ CUresult allocation_import(const struct cuda *cuda, int fd, CUdevice device, siz
 			   CUdeviceptr *base);
 CUresult allocation_unmap(const struct cuda *cuda, CUdeviceptr base, size_t bytes);
 
+/* After cuMemUnmap, which leaves its addresses reserved: maps new memory there, of undefined
+ * content. fd as in allocation_make_exported. */
+CUresult allocation_remap(const struct cuda *cuda, const struct allocation *a, int *fd);
+/* The same for another process's allocation. */
+CUresult allocation_import_at(const struct cuda *cuda, int fd, CUdevice device, size_t bytes,
+			      CUdeviceptr base);
+
 #endif

@@ -10,7 +10,7 @@ SPLIT, SUBMIT, LIST, DAEMON_INFO, CANCEL = 7, 8, 9, 10, 11
 WORLD, JOIN_CANCEL, STAGING, ABORT, IDENTIFY, DESCRIBE, REFUSED_BY_LIBRARY = 19, 27, 28, 30, 31, 32, 33
 DRAIN = 38
 SHARES, SHARE, SHARED, SHARED_PART, RESUME, CONTROLS = 34, 35, 36, 37, 39, 41
-ATTACH_AGAIN = 42
+ATTACH_AGAIN, SLEEP = 42, 43
 REFUSED = 2**64 - 1
 PLAN_COMMIT, PLAN_DROP = 15, 16
 PLAN_FILE = 6  # the kind of fd for plans
@@ -66,6 +66,8 @@ BODIES = {
     "resume_session": (RESUME, struct.pack("=IIIIQ", 1, 0, 0, 0, 0)),
     "resume_region": (RESUME, struct.pack("=IIIIQ", 2, 3, 0, 0, 0)),
     "controls": (CONTROLS, bytes(8)),
+    "sleep": (SLEEP, struct.pack("=IIII", 1, 1, 0, 0)),
+    "wake": (SLEEP, struct.pack("=IIII", 1, 0, 1, 0)),
     "resume_comm": (RESUME, struct.pack("=IIIIQ", 3, 2, 7, 0, 5)),
     "identify": (IDENTIFY, struct.pack("=64s", b"slurm 1234.0")),
     "list_tasks": (LIST, struct.pack("=IIQ", 4, 0, 0)),

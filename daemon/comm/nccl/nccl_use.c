@@ -2,6 +2,8 @@
  * NCCL communicators of running epochs of one node. An epoch whose operations run in kernels begins
  * without one, and gets one for its first operation on NCCL, which waits in the scheduler. After
  * idle_release without operations, it is destroyed. */
+#include <stdio.h>
+
 #include "base/config.h"
 #include "base/log.h"
 #include "comm/comm.h"
@@ -54,10 +56,13 @@ void comm_event_nccl_taken(struct comms *s, uint32_t slot, uint32_t epoch, bool 
 		return;
 	m->nccl_asked = false;
 	if (taken && m->nccl_comm && !m->nccl_comm->aborting && !m->nccl_comm->waiting) {
-		log_info("communicator %s: destroying its NCCL communicator to free GPU memory: it "
-			 "was unused for %d s (idle_release); the next operation on NCCL creates "
-			 "another",
-			 m->label, s->config->idle_release);
+		char why[64] = "all ranks on this node have suspended it";
+		if (!comm_sleeps(m))
+			snprintf(why, sizeof(why), "it was unused for %d s (idle_release)",
+				 s->config->idle_release);
+		log_info("communicator %s: destroying its NCCL communicator to free GPU memory, "
+			 "because %s; the next operation on NCCL creates another",
+			 m->label, why);
 		struct nccl_comm *p = m->nccl_comm;
 		nccl_comm_detach(p);
 		nccl_comm_destroy(p);
@@ -83,5 +88,7 @@ uint32_t comm_nccl_state(const struct communicator *m)
 		return NCCLSVC_COMM_NCCL_NONE;
 	if (m->nccl_wanted)
 		return NCCLSVC_COMM_NCCL_AWAITED;
-	return m->nccl_comm ? NCCLSVC_COMM_NCCL_HELD : NCCLSVC_COMM_NCCL_ON_DEMAND;
+	if (m->nccl_comm)
+		return NCCLSVC_COMM_NCCL_HELD;
+	return comm_sleeps(m) ? NCCLSVC_COMM_NCCL_SUSPENDED : NCCLSVC_COMM_NCCL_ON_DEMAND;
 }

@@ -18,6 +18,7 @@
 #include "memory/memory.h"
 #include "proto/fdio.h"
 #include "shared_gpu.h"
+#include "sleep.h"
 
 _Static_assert(sizeof(struct peer_control) <= PEER_CONTROL_BYTES,
 	       "a control block for each member");
@@ -32,6 +33,12 @@ static const struct mapping *staging_region(const struct session *c, uint32_t re
 	if (!r || !r->used || r->leaving || (r->pending && !r->absent))
 		return NULL;
 	return r->kind == SVC_REGION_VMM ? r : NULL;
+}
+
+static uint64_t staging_region_bytes(const struct session *c, uint32_t region)
+{
+	const struct mapping *r = staging_region(c, region);
+	return r ? r->bytes : 0;
 }
 
 bool peer_staging_fits(struct session *c, unsigned opcode, uint32_t request_id, int32_t device,
@@ -165,7 +172,7 @@ static bool all_have_staging(const struct communicator *m)
 	if (!m->cuda || m->nranks > PEER_RANKS)
 		return false;
 	for (uint32_t k = 0; k < m->nranks; k++)
-		if (!comm_alive(&m->members[k]) || m->members[k].staging_fd < 0)
+		if (!comm_alive(&m->members[k]) || !peer_has_kernels(&m->members[k]))
 			return false;
 	return true;
 }
@@ -257,18 +264,52 @@ static bool controls_open(struct peer_epoch *p, const struct communicator *m)
 static void staging_keep(struct communicator *m, uint32_t k)
 {
 	struct member *member = &m->members[k];
+	m->peer->staging[k] = (struct peer_staging){member->staging_fd, member->staging_bytes};
+	if (member->staging_fd < 0) /* it is asleep */
+		return;
 	give_shares(member->session->account, member->staging_bytes);
 	account_add(m->account, SHARE_FDS, 1);
 	account_add(m->account, SHARE_REGION_BYTES, member->staging_bytes);
-	m->peer->staging[k] = (struct peer_staging){member->staging_fd, member->staging_bytes};
 	member->staging_fd = -1;
 }
 
 static void staging_let_go(struct communicator *m, uint32_t k)
 {
 	struct peer_staging *staging = &m->peer->staging[k];
+	if (staging->fd < 0) /* the member is asleep */
+		return;
 	give_shares(m->account, staging->bytes);
 	account_close(m->account, &staging->fd, 1);
+	staging->fd = -1;
+}
+
+void peer_staging_sleep(struct communicator *m, uint32_t rank)
+{
+	staging_let_go(m, rank);
+}
+
+bool peer_staging_wake(struct communicator *m, uint32_t rank, uint32_t request_id, uint32_t region)
+{
+	struct member *member = &m->members[rank];
+	struct session *c = member->session;
+	if (!region || staging_region_bytes(c, region) != m->peer->staging[rank].bytes) {
+		session_error(c, SVC_SLEEP, request_id, NCCLSVC_INVALID_ARGUMENT,
+			      "staging: region %u is not a cuMemCreate allocation of %llu bytes",
+			      region, (unsigned long long)m->peer->staging[rank].bytes);
+		return false;
+	}
+	if (!peer_staging_fits(c, SVC_SLEEP, request_id, member->device, region))
+		return false;
+	peer_staging_take(member, region, member->blocks);
+	if (member->staging_fd < 0) {
+		session_error(c, SVC_SLEEP, request_id, NCCLSVC_LIMIT,
+			      "the daemon cannot keep the staging memory: the user's limit of file "
+			      "descriptors or registered memory is reached");
+		return false;
+	}
+	staging_let_go(m, rank); /* if the session handed it over after a restart of the daemon */
+	staging_keep(m, rank);
+	return true;
 }
 
 /* False: the epoch does without kernels. */
@@ -297,6 +338,16 @@ static bool controls_begin(struct communicator *m)
 	free(m->peer);
 	m->peer = NULL;
 	return false;
+}
+
+/* Members that were asleep when the daemon restarted have joined without staging memory: takes its
+ * size from their control blocks. */
+static void sleepers_restore(struct communicator *m)
+{
+	for (uint32_t k = 0; k < m->nranks; k++)
+		if (m->members[k].asleep)
+			m->members[k].staging_bytes =
+				peer_control_of(m->peer->base, k)->staging_bytes;
 }
 
 /* The smallest number that a member wants, or else the most that a kernel can have. */
@@ -332,6 +383,7 @@ void peer_begin(struct communicator *m)
 		m->peer->heartbeat = atomic_load(&peer_control_of(m->peer->base, 0)->heartbeat);
 		shares_begin_again(&m->peer->shares, m->nranks);
 	}
+	sleepers_restore(m);
 	m->peer->blocks = fewest_blocks(m);
 	m->peer->copy_engines = all_have_copy_slots(m) && !comm_shared_gpu(m, &shared);
 	for (uint32_t k = 0; k < m->nranks; k++) {
@@ -425,6 +477,10 @@ void peer_staging_give(struct session *c, uint32_t request_id, const struct svc_
 		session_error(c, SVC_STAGING, request_id, NCCLSVC_STALE_EPOCH,
 			      "communicator %s has no epoch whose members all have staging memory",
 			      m->label);
+	} else if (r->rank >= 0 && m->peer->staging[r->rank].fd < 0) {
+		session_error(c, SVC_STAGING, request_id, NCCLSVC_BUSY,
+			      "communicator %s: rank %d is suspended and has no staging memory",
+			      m->label, r->rank);
 	} else {
 		const int fd = r->rank < 0 ? m->peer->fd : m->peer->staging[r->rank].fd;
 		session_reply(c, SVC_STAGING, request_id, NULL, 0, &fd, 1);

@@ -89,13 +89,13 @@ static bool takes_part(const struct communicator *m, uint32_t rank)
 }
 
 /* The first other member that has not passed the entry; NULL: all have. readers: considers only
- * members that read the log. */
+ * members that read the log, and are awake. */
 static const struct session *behind(const struct communicator *m, uint64_t position, bool readers)
 {
 	const struct peer_shares *l = &m->peer->shares;
 	for (uint32_t k = 0; k < m->nranks; k++)
 		if (k != entry_at(l, position)->rank && l->ranks[k].position <= position &&
-		    (l->ranks[k].asked || !readers) && takes_part(m, k))
+		    ((l->ranks[k].asked && !m->members[k].asleep) || !readers) && takes_part(m, k))
 			return m->members[k].session;
 	return NULL;
 }
@@ -440,6 +440,16 @@ static bool count(struct communicator *m, uint32_t rank, uint32_t number)
 	append_entry(
 		m, &(struct share_entry){.what = SVC_SHARED_COUNT, .rank = rank, .number = number});
 	return true;
+}
+
+void shares_restart(struct communicator *m)
+{
+	shares_end(m);
+	m->peer->shares = (struct peer_shares){0};
+	for (uint32_t k = 0; k < m->nranks; k++) {
+		m->peer->shares.ranks[k].again = true;
+		atomic_store(&peer_control_of(m->peer->base, k)->shares, 0);
+	}
 }
 
 void shares_begin_again(struct peer_shares *l, uint32_t nranks)

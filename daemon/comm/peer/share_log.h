@@ -43,7 +43,9 @@ struct peer_shares {
 
 /* The epoch continues one: its members say again what they share. */
 void shares_begin_again(struct peer_shares *l, uint32_t nranks);
-/* A member has left: nothing waits for it. */
+/* All members are asleep, and have unmapped each other's shares: empties the log. */
+void shares_restart(struct communicator *m);
+/* A member has left, or is asleep: nothing waits for it. */
 void shares_left(struct communicator *m);
 /* The epoch has ended. */
 void shares_end(struct communicator *m);
