@@ -34,6 +34,8 @@ static void rejoined(ncclsvc_session *s, struct call *call)
 		join_answer_bad(s, call);
 	else
 		comm_apply(s, comm, &reply);
+	if (!call->result)
+		comm->asleep = false;
 }
 
 static ncclsvc_result rejoin(ncclsvc_comm *comm, int timeout_ms, const ncclsvc_comm *beside)

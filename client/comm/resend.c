@@ -38,6 +38,7 @@ static enum resend_when time_of(unsigned opcode)
 	case SVC_DESCRIBE:
 	case SVC_STAGING:
 	case SVC_REDOP_ADD:
+	case SVC_SLEEP:
 		return RESEND_IN_EPOCH;
 	case SVC_REGION_DEL: /* also waits for members that import the region */
 		return RESEND_LAST;

@@ -59,6 +59,9 @@ struct ncclsvc_comm {
 	bool resuming;	    /* the members must compare what they have done */
 	bool suspended;	    /* another node's daemon has ended: the watcher continues the epoch */
 	bool held;	    /* it is doing so, and this node's daemon holds the tasks */
+	bool asleep;	    /* by ncclsvc_comm_suspend (comm/suspend.c) */
+	bool in_transition; /* a thread is suspending or resuming it */
+	uint64_t restores;  /* while asleep: the process's restores when it was suspended */
 	int32_t first_here; /* the lowest rank on this node */
 	uint64_t splits;    /* SPLITs that have been answered */
 	uint64_t plans;	    /* plans that have been committed */

@@ -115,6 +115,10 @@ static ncclsvc_result broken_error(const ncclsvc_comm *comm, ncclsvc_result resu
 
 ncclsvc_result comm_check(ncclsvc_comm *comm)
 {
+	if (!comm->broken && comm->asleep)
+		return error_argument(
+			"communicator %s is suspended: call ncclsvc_comm_resume first",
+			comm->label);
 	if (!comm->broken)
 		return NCCLSVC_OK;
 	const ncclsvc_result r = comm->end_reported ? NCCLSVC_STALE_EPOCH : comm->broken;

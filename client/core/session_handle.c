@@ -18,6 +18,13 @@ void session_unlock(ncclsvc_session *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
+void session_nap(ncclsvc_session *s)
+{
+	session_unlock(s);
+	nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+	session_lock(s);
+}
+
 bool session_wait(ncclsvc_session *s, uint64_t deadline)
 {
 	if (deadline == NO_DEADLINE)

@@ -130,6 +130,8 @@ void session_lock(ncclsvc_session *s);
 void session_unlock(ncclsvc_session *s);
 /* Waits until another thread changes something. False: the deadline passed. Locked; yields. */
 bool session_wait(ncclsvc_session *s, uint64_t deadline);
+/* Sleeps for 0.2 ms. Locked; yields. */
+void session_nap(ncclsvc_session *s);
 /* Makes the event loop's fd readable. Locked. */
 void session_kick(ncclsvc_session *s);
 

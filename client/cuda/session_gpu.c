@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include "base/error.h"
+#include "core/call.h"
 #include "core/comm_handle.h"
 #include "core/op.h"
 #include "core/session_handle.h"
@@ -150,6 +151,8 @@ void gpu_reattached(ncclsvc_session *s)
 ncclsvc_result gpu_comm_resumed(ncclsvc_session *s, ncclsvc_comm *comm)
 {
 	ncclsvc_result r = peer_resumed(s, comm);
+	if (comm->asleep && !comm->peer)
+		call_forget(s, SVC_SLEEP, &(struct svc_sleep){.comm = comm->handle, .asleep = 1});
 	if (!r && comm->capture)
 		r = captured_groups_again(s, comm);
 	return r;

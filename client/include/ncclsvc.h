@@ -452,6 +452,31 @@ void ncclsvc_mem_sweep(ncclsvc_session *session);
  * For memory of the session, use ncclsvc_mem_free. */
 ncclsvc_result ncclsvc_mem_forget(ncclsvc_session *session, const void *ptr, int timeout_ms);
 
+/* Frees the communicator's GPU memory until ncclsvc_comm_resume: the direct transport's memory in
+ * this process (ncclsvc_comm_gpu_bytes), and, once all ranks of the node have called this, the
+ * daemon's NCCL communicator, unless that spans nodes, is used by CUDA graphs or a plan, or has
+ * PreMulSum reductions. Also unmaps other ranks' memory, which the driver requires to checkpoint
+ * the process (cuCheckpointProcess*). All ranks must call it. Until the resume, submissions fail
+ * with INVALID_ARGUMENT; CUDA graphs stay valid, but must not be launched, and no stream may be
+ * waiting for a task of the communicator (ncclsvc_stream_wait). Blocks, up to timeout_ms, until
+ * this rank's operations have ended and, with the direct transport, until all ranks have called it.
+ * TIMEOUT: the error message says what is missing; repeat the call, or call ncclsvc_comm_resume.
+ * BUSY: another thread is suspending or resuming it. PEER_GONE or another failure: the epoch has
+ * ended. Returns OK without effect if the communicator is already suspended or in host memory. No
+ * other thread may leave the communicator meanwhile. */
+ncclsvc_result ncclsvc_comm_suspend(ncclsvc_comm *comm, int timeout_ms);
+/* Allocates the memory again, at the same addresses. All ranks must call it. With the direct
+ * transport, blocks until all ranks have called it, up to timeout_ms. TIMEOUT: the error message
+ * names a rank that has not; repeat the call. NO_MEMORY, SYSTEM: the GPU may be full; try again
+ * later. UNSUPPORTED: the process was restored from a checkpoint, and has CUDA graphs that cannot
+ * continue; libncclsvc(3), GPUS. Otherwise like ncclsvc_comm_suspend. Returns OK without effect if
+ * the communicator is not suspended. */
+ncclsvc_result ncclsvc_comm_resume(ncclsvc_comm *comm, int timeout_ms);
+/* The size in bytes of the direct transport's GPU memory for the communicator in this process. The
+ * value is the same while the communicator is suspended, when the memory is not allocated. 0: it
+ * has none. Thread-safe; does not block. */
+uint64_t ncclsvc_comm_gpu_bytes(ncclsvc_comm *comm);
+
 /* Creates a reduction for this member of a GPU communicator (others: UNSUPPORTED): each rank
  * multiplies its elements by its own scalar, and the results are summed, like
  * ncclRedOpCreatePreMulSum. scalar points to one element of `type` in host memory; the call reads

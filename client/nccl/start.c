@@ -16,8 +16,7 @@
 #define TIMEOUT_S   600
 #define INTERRUPTED "the communicator's creation was interrupted by SIGINT"
 
-/* Timeout of joins in milliseconds. */
-static int timeout_ms(void)
+int start_timeout_ms(void)
 {
 	const char *text = getenv("NCCLSVC_INIT_TIMEOUT");
 	char *end;
@@ -85,7 +84,7 @@ static ncclsvc_result join_once(const struct start *s, ncclComm_t comm, int devi
 		return NCCLSVC_CANCELLED;
 	describe_next(comm);
 	ncclsvc_result r = ncclsvc_comm_join_begin(session, &id, s->nranks, s->rank, device,
-						   timeout_ms(), &join);
+						   start_timeout_ms(), &join);
 	if (comm)
 		join_begun(comm, join);
 	if (!r)
@@ -128,7 +127,7 @@ static ncclResult_t split(const struct start *s, struct gpu_session **session,
 	*session = s->parent->session;
 	describe_next(s->comm);
 	ncclsvc_result r = ncclsvc_comm_split_begin(s->parent->service, s->comm ? s->colour : -1,
-						    s->key, timeout_ms(), &joining);
+						    s->key, start_timeout_ms(), &joining);
 	handle_exit(s->parent);
 	if (r)
 		return fail_service(r);
@@ -146,8 +145,8 @@ static ncclResult_t split_anew(const struct start *s, struct gpu_session **sessi
 	ncclResult_t result = join(s, s->parent->device, session, &all);
 	if (result)
 		return result;
-	ncclsvc_result r =
-		ncclsvc_comm_split(all, s->comm ? s->colour : -1, s->key, timeout_ms(), service);
+	ncclsvc_result r = ncclsvc_comm_split(all, s->comm ? s->colour : -1, s->key,
+					      start_timeout_ms(), service);
 	result = r ? fail_service(r) : ncclSuccess;
 	ncclsvc_comm_leave(all);
 	return result;

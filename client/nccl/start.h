@@ -33,6 +33,8 @@ struct start {
 ncclResult_t starts_run(struct start *list);
 /* Drops a start of a group that failed earlier; a communicator that its user keeps fails too. */
 void start_drop(struct start *start, ncclResult_t why, const char *text);
+/* How long to wait for all ranks to join, suspend or resume a communicator, in milliseconds. */
+int start_timeout_ms(void);
 /* Starts a thread that blocks signals. False: it cannot be started. A thread that is never
  * joined must detach itself: in glibc 2.36, pthread_detach reads the thread's memory after
  * detaching it, when the thread may already have ended. */

@@ -28,6 +28,7 @@ static const struct gpu_test *const tables[] = {
 	direct_tests,	      copies_tests,	  share_tests,	       memory_most_tests,
 	memory_late_tests,    memory_leak_tests,  idle_tests,	       shared_gpu_tests,
 	premulsum_tests,      restart_tests,	  peer_resume_tests,   node_restart_tests,
+	suspend_tests,	      peer_sleep_tests,
 };
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 

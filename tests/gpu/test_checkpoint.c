@@ -1,46 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Trainers that the driver checkpoints off their GPUs and restores (cuCheckpointProcess*). */
 #include <string.h>
-#include <unistd.h>
 
+#include "checkpoints.h"
 #include "ranks.h"
 
 #define MIB   ((size_t)1 << 20)
 #define BYTES (4 * MIB)
 #define WORDS (BYTES / 8)
-
-typedef CUresult checkpoint_call(int pid, void *args);
-
-static CUresult call(const char *name)
-{
-	uint64_t none[16] = {0}; /* at least as large as any call's arguments */
-	checkpoint_call *f = (checkpoint_call *)gpu_function(name);
-	stage("%s", name);
-	if (!f)
-		skip_test("this driver has no %s", name);
-	return f(getpid(), none);
-}
-
-static void need_checkpoints(void)
-{
-	CUresult e = call("cuCheckpointProcessLock");
-	if (e == CUDA_ERROR_NOT_SUPPORTED)
-		skip_test("the driver cannot checkpoint processes here, nor under MPS");
-	CHECK_CU(e);
-	CHECK_CU(call("cuCheckpointProcessUnlock"));
-}
-
-static void leave_the_gpu(void)
-{
-	CHECK_CU(call("cuCheckpointProcessLock"));
-	CHECK_CU(call("cuCheckpointProcessCheckpoint"));
-}
-
-static void come_back(void)
-{
-	CHECK_CU(call("cuCheckpointProcessRestore"));
-	CHECK_CU(call("cuCheckpointProcessUnlock"));
-}
 
 static ncclsvc_result sum(struct rank *r, CUdeviceptr p, ncclsvc_task *task)
 {
@@ -74,7 +41,7 @@ static void restored_rank(struct client *c)
 	struct rank r;
 	struct buffer alloc, vmm;
 	rank_open(&r, c);
-	need_checkpoints();
+	checkpoints_needed();
 	buffer_make(&alloc, MEMORY_ALLOC, r.gpu, r.session, BYTES);
 	buffer_make(&vmm, MEMORY_VMM, r.gpu, r.session, BYTES);
 	sum_here(&r, &alloc, 1);
@@ -82,8 +49,8 @@ static void restored_rank(struct client *c)
 	for (uint32_t k = 2; k < 6; k++) {
 		const bool away = !r.rank || k > 3;
 		if (away) {
-			leave_the_gpu();
-			come_back();
+			checkpoint_leave();
+			checkpoint_return();
 			refused_here(&r, &alloc);
 		}
 		sum_here(&r, &vmm, k);

@@ -145,8 +145,16 @@ static void huge_sums(struct work *w, uint32_t round)
 	gpu_check(w->small, n * n * sum_of(r, round), SMALL, "the sum beside it");
 }
 
+static void sleeps(ncclsvc_comm *comm)
+{
+	CHECK_OK(ncclsvc_comm_suspend(comm, 2 * WAIT_MS));
+	CHECK_OK(ncclsvc_comm_resume(comm, 2 * WAIT_MS));
+}
+
 static void iterate(struct work *w, uint32_t round)
 {
+	if (round % 3 == 1)
+		sleeps(round % 2 ? w->m.r.comm : w->part.comm);
 	sums(w, round);
 	if (w->huge)
 		huge_sums(w, round);

@@ -53,7 +53,8 @@ extern const struct gpu_test values_tests[], random_tests[], order_tests[], memo
 	graph_failure_tests[], graph_beside_tests[], graph_differ_tests[], graph_nccl_tests[],
 	nccl_graph_tests[], graph_eager_tests[], nccl_group_tests[], recorder_tests[],
 	share_tests[], memory_most_tests[], memory_late_tests[], memory_leak_tests[], idle_tests[],
-	shared_gpu_tests[], premulsum_tests[], restart_tests[], peer_resume_tests[];
+	shared_gpu_tests[], premulsum_tests[], restart_tests[], peer_resume_tests[],
+	suspend_tests[], peer_sleep_tests[];
 
 /* ---- For tests, and the processes that they fork ---- */
 

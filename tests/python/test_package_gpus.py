@@ -117,6 +117,18 @@ def on_gpus(rank, comm_id):
                 raise AssertionError(f"{bad} was taken")
             except kind as error:
                 assert text in str(error), error
+        cuda("cuCtxSynchronize")
+        assert bool(comm.gpu_bytes) == (os.environ.get("NCCLSVC_PEER") != "0")
+        comm.suspend(T)
+        try:
+            comm.all_reduce(x)
+            raise AssertionError("a suspended communicator took an operation")
+        except ValueError as error:
+            assert "suspended" in str(error), error
+        comm.resume(T)
+        x = cuda.array([rank + 1.0] * 1000)
+        comm.all_reduce(x).wait(T)
+        assert x.read() == [3.0] * 1000
         assert {d.device for d in session.devices()} == {0, 1}
         comm.barrier().wait(T)
         assert comm.error() is None

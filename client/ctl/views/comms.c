@@ -33,7 +33,7 @@ static const char *admit_name(unsigned admit)
 /* NULL: it uses none. */
 static const char *nccl_name(unsigned nccl)
 {
-	static const char *const names[] = {NULL, "held", "on demand", "awaited"};
+	static const char *const names[] = {NULL, "held", "on demand", "awaited", "suspended"};
 	return nccl < sizeof(names) / sizeof(names[0]) ? names[nccl] : NULL;
 }
 

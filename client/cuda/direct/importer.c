@@ -31,7 +31,7 @@
 /* Locked. */
 static bool has_news(const struct peer *p)
 {
-	return p && peer_is_open(p) && p->imports.importer &&
+	return p && peer_is_open(p) && p->imports.importer && !p->imports.asleep &&
 	       (atomic_load_explicit(&p->control->shares, memory_order_acquire) >
 			p->imports.position ||
 		p->imports.reported < p->imports.position);
@@ -62,6 +62,7 @@ static bool job_find(struct importer *m, struct job *job)
 						   .later = c->peer->imports.later,
 						   .position = job->position};
 		c->peer->imports.later = false;
+		m->busy = c->peer;
 		good = !call_run(s, &call, SVC_SHARED, &request, -1, deadline_in(ANSWER_MS));
 		memcpy(&job->shared, call.body, sizeof(job->shared));
 	}
@@ -70,6 +71,7 @@ static bool job_find(struct importer *m, struct job *job)
 			job->peer->imports.position = job->peer->imports.reported = UINT64_MAX;
 		capture_unref(job->peer->capture);
 		job->peer = NULL;
+		m->busy = NULL;
 		good = true;
 	}
 	if (s)
@@ -116,17 +118,20 @@ static bool discarded_free(struct importer *m)
 	pthread_mutex_lock(&m->lock);
 	struct import *i = m->discarded;
 	m->discarded = NULL;
+	m->freeing = i;
 	pthread_mutex_unlock(&m->lock);
-	if (i && kernels_run(m)) {
+	const bool later = i && kernels_run(m);
+	if (later)
 		discard(m, i);
-		return true;
-	}
-	while (i) {
+	while (!later && i) {
 		struct import *next = i->next;
 		import_free(m->cuda, i);
 		i = next;
 	}
-	return false;
+	pthread_mutex_lock(&m->lock);
+	m->freeing = false;
+	pthread_mutex_unlock(&m->lock);
+	return later;
 }
 
 static bool kernels_end(struct importer *m)
@@ -190,7 +195,7 @@ static void job_do(struct importer *m, struct job *job)
 	if (other && needs_map(m, job))
 		import_map(m, job);
 	ncclsvc_session *s = session_use(m);
-	if (s && other && is_current(s, job))
+	if (s && other && is_current(s, job) && !p->imports.asleep)
 		job_note(m, job);
 	if (s)
 		session_unuse(m);
@@ -199,6 +204,7 @@ static void job_do(struct importer *m, struct job *job)
 	if (job->shared.what != SVC_SHARED_NONE && p->imports.position == job->position &&
 	    (!s || is_current(s, job)))
 		p->imports.position++;
+	m->busy = NULL;
 	capture_unref(p->capture); /* if the session is closing, its threads no longer use p */
 	if (s)
 		session_unuse(m);
@@ -366,6 +372,36 @@ ncclsvc_result imports_again(ncclsvc_session *s, struct peer *p)
 	bell_hang(m, bell);
 	m->connections = connections;
 	return NCCLSVC_OK;
+}
+
+/* Locked. */
+static bool is_done(struct importer *m, const struct peer *p)
+{
+	pthread_mutex_lock(&m->lock);
+	const bool done = m->busy != p && !m->discarded && !m->freeing;
+	pthread_mutex_unlock(&m->lock);
+	return done;
+}
+
+bool imports_sleep(ncclsvc_session *s, const ncclsvc_comm *comm, struct peer *p, uint64_t deadline)
+{
+	struct importer *m = p->imports.importer;
+	p->imports.asleep = true;
+	if (m && p->imports.first) {
+		discard(m, p->imports.first);
+		p->imports.first = NULL;
+		eventfd_write(m->wake, 1);
+	}
+	while (m && !is_done(m, p)) {
+		if (now_ns() >= deadline || s->closing || comm->peer != p ||
+		    atomic_load_explicit(&p->control->abort, memory_order_relaxed))
+			return false;
+		session_unlock(s);
+		poll(NULL, 0, LOOK_MS);
+		session_lock(s);
+	}
+	p->imports = (struct peer_imports){.importer = m, .asleep = true};
+	return true;
 }
 
 void importer_wake(struct importer *m)

@@ -31,6 +31,9 @@ struct importer {
 	pthread_t thread;
 	pthread_mutex_t use; /* held while the thread uses the session */
 	ncclsvc_session *session;
+	/* With the session's lock: the member whose log entry the thread is handling; NULL: none.
+	 */
+	struct peer *busy;
 	uint32_t connections; /* session_connections, of the bell */
 	int wake, bell;
 	pthread_mutex_t lock;
@@ -38,6 +41,7 @@ struct importer {
 	 * kernel runs. */
 	int new_bell;
 	struct import *discarded;
+	bool freeing; /* the thread is freeing discarded imports */
 };
 
 /* An entry of a log, which the thread handles without the session's lock. */

@@ -3,7 +3,6 @@
  * loaded and the staging memory is mapped before JOIN, because neither may happen while a peer's
  * kernel waits. */
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/deadline_clock.h"
 #include "base/error.h"
@@ -160,7 +159,9 @@ void peer_beat(const struct peer *p)
 static ncclsvc_result memory_again(ncclsvc_session *s, const ncclsvc_comm *comm, struct peer *p)
 {
 	struct call call = {0};
-	const ncclsvc_result r = peer_staging_again(s, p, comm->daemon_device);
+	/* A JOIN with control blocks alone says that the member sleeps. */
+	const ncclsvc_result r =
+		p->saved_staging ? NCCLSVC_OK : peer_staging_again(s, p, comm->daemon_device);
 	if (r || p->controls_fd < 0) /* the daemon has not sent them yet */
 		return r;
 	return call_run(s, &call, SVC_CONTROLS, &(struct svc_controls){0}, p->controls_fd,
@@ -198,8 +199,10 @@ ncclsvc_result peer_resumed(ncclsvc_session *s, ncclsvc_comm *comm)
 	c->refs++;
 	numbers_renew(s, comm, p);
 	ncclsvc_result r = NCCLSVC_OK;
-	if (peer_is_open(p)) { /* otherwise peer_open goes on, with the new daemon */
+	if (peer_is_open(p)) /* otherwise peer_open goes on, with the new daemon */
 		region_forget(s, p);
+	if (peer_is_open(p) && !p->saved_staging && p->sleep != PEER_ASLEEP) {
+		p->said = 0;
 		r = imports_again(s, p);
 		if (!r)
 			r = shares_again(s, p, comm->handle);
@@ -210,19 +213,12 @@ ncclsvc_result peer_resumed(ncclsvc_session *s, ncclsvc_comm *comm)
 
 /* ---- The end ---- */
 
-static void pause_unlocked(ncclsvc_session *s)
-{
-	session_unlock(s);
-	nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
-	session_lock(s);
-}
-
 /* Tells the GPU to make later launches of the graphs do nothing. */
 static void graphs_end(const struct peer *p)
 {
 	const struct capture *c = p->capture;
 	const CUdeviceptr dead = p->own.base + offsetof(struct peer_state, dead);
-	if (cuda_push(c->cuda, c->context))
+	if (p->saved_staging || cuda_push(c->cuda, c->context))
 		return;
 	const int mode = relaxed_begin(c->cuda);
 	if (!c->cuda->cuMemsetD32Async(dead, PEER_ABORTED, 1, p->asking))
@@ -238,7 +234,7 @@ static void graphs_quiesce(ncclsvc_session *s, struct peer *p, uint64_t deadline
 	const peer_atomic32 *abort = &p->control->abort;
 	while (!atomic_load_explicit(abort, memory_order_relaxed) && !capture_graphs_quiet(c) &&
 	       now_ns() < deadline)
-		pause_unlocked(s);
+		session_nap(s);
 	if (!capture_graphs_quiet(c))
 		peer_callbacks.break_off(p);
 	graphs_end(p);
@@ -251,12 +247,15 @@ static void quiesce(ncclsvc_session *s, struct peer *p)
 	const uint64_t deadline = now_ns() + CLOSE_NS;
 	if (!p->control)
 		return;
+	peer_sleep_leave(p);
+	if (p->unmapped && capture_graphs_live(c))
+		peer_sleep_end(p);
 	if (!capture_is_quiet(c))
 		peer_callbacks.break_off(p);
 	if (capture_graphs_live(c))
 		graphs_quiesce(s, p, deadline);
 	while (!capture_is_quiet(c) && now_ns() < deadline)
-		pause_unlocked(s);
+		session_nap(s);
 	if (!atomic_load_explicit(&p->control->abort, memory_order_relaxed))
 		peer_post_end(p);
 }
@@ -284,7 +283,7 @@ static void graphs_wait(ncclsvc_session *s, const ncclsvc_comm *comm)
 {
 	const uint64_t deadline = now_ns() + CLOSE_NS;
 	while (!capture_graphs_quiet(comm->capture) && !comm->broken && now_ns() < deadline) {
-		pause_unlocked(s);
+		session_nap(s);
 		socket_pump(s); /* the epoch may be over */
 	}
 }

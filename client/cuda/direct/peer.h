@@ -26,6 +26,15 @@ enum kernel {
 	KERNELS,
 };
 
+/* ncclsvc_comm_suspend and ncclsvc_comm_resume (sleep.c). */
+enum peer_sleep {
+	PEER_AWAKE,
+	PEER_QUIET,  /* its kernels have ended; it waits for all members' kernels to end */
+	PEER_ASLEEP, /* its memory is freed, others' memory is unmapped, and the daemon was informed
+		      */
+	PEER_WAKING, /* its own memory is allocated again; it waits for the others' */
+};
+
 struct import;
 struct importer;
 struct capture_graph;
@@ -47,6 +56,7 @@ struct peer_imports {
 					 none is */
 	uint64_t position, reported;  /* how much of the log is done, and reported */
 	bool later;		      /* some of that is to be unmapped */
+	bool asleep;		      /* nothing is mapped for now */
 };
 
 /* The newest kernel that was launched. */
@@ -91,7 +101,13 @@ struct peer {
 	uint64_t checked[PEER_CHECKED]; /* buffers known to be GPU memory, by hash */
 	/* Numbers of its shares (shares.c), by their regions' entries; NULL: none yet */
 	uint32_t *shares, nshares;
+	uint32_t said; /* after a reset of the log: number of the last share that was said again */
 	struct peer_imports imports;
+	enum peer_sleep sleep;
+	uint32_t wake_connections; /* session_connections when it became WAKING */
+	uint16_t unmapped;	   /* bitmap of ranks whose staging memory is not mapped */
+	void *saved_staging; /* the host's copy of the member's staging memory; NULL: it is mapped
+			      */
 
 	/* With capture.turn, which keeps launches in the order of kernel_seq: */
 	pthread_cond_t turned;
@@ -111,6 +127,9 @@ static inline bool peer_is_open(const struct peer *p)
 
 /* Maps the other members' staging memory, and all control blocks. Not locked; yields. */
 ncclsvc_result peer_map_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer *p);
+/* The rank's staging memory, as a descriptor; -1: the control blocks. Locked; yields. */
+ncclsvc_result peer_staging_fetch(ncclsvc_session *s, const ncclsvc_comm *comm, int32_t rank,
+				  int *fd);
 /* Frees the kernels and all that they have. */
 void peer_free(struct peer *p);
 

@@ -50,4 +50,24 @@ ncclsvc_result peer_staging_current(ncclsvc_session *s, const ncclsvc_comm *comm
 /* Hands it to the next daemon, under the number that a JOIN under way names. Locked; yields. */
 ncclsvc_result peer_staging_again(ncclsvc_session *s, struct peer *p, int32_t number);
 
+/* ---- sleep.c. Locked. The kernels are open, and the caller holds a reference to their capture.
+ * The first three yield. ---- */
+
+/* Waits until all members have called it, then frees the member's memory. No kernel of the member
+ * may be running. TIMEOUT: call it again. Returns OK at once if the member is already asleep. */
+ncclsvc_result peer_fall_asleep(ncclsvc_session *s, ncclsvc_comm *comm, struct peer *p,
+				uint64_t deadline);
+/* Reverses peer_fall_asleep, which must have succeeded: waits for all members, then maps the memory
+ * again. */
+ncclsvc_result peer_wake_up(ncclsvc_session *s, ncclsvc_comm *comm, struct peer *p,
+			    uint64_t deadline);
+/* Whether p still belongs to the communicator's running epoch. Returns an error if not. */
+ncclsvc_result peer_check_current(ncclsvc_session *s, const ncclsvc_comm *comm,
+				  const struct peer *p);
+/* Before a member leaves: others stop waiting for its steps. */
+void peer_sleep_leave(const struct peer *p);
+/* Before a sleeping member leaves: its graphs may still be launched. Maps private memory at the
+ * staging addresses, so that their kernels do not fault before they see that the epoch is over. */
+void peer_sleep_end(struct peer *p);
+
 #endif

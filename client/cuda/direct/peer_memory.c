@@ -26,14 +26,13 @@ static void controls_came(ncclsvc_session *s, struct call *call)
 	p->controls_fd = call->fd; /* peer_free closes it */
 }
 
-static ncclsvc_result fetch(ncclsvc_session *s, const ncclsvc_comm *comm, int32_t rank, int *fd)
+ncclsvc_result peer_staging_fetch(ncclsvc_session *s, const ncclsvc_comm *comm, int32_t rank,
+				  int *fd)
 {
 	struct call call = {
 		.fd = -1, .on_reply = rank < 0 ? controls_came : NULL, .arg = comm->peer};
-	session_lock(s);
 	const struct svc_staging request = {.comm = comm->handle, .rank = rank};
 	ncclsvc_result r = call_run(s, &call, SVC_STAGING, &request, -1, deadline_in(REQUEST_MS));
-	session_unlock(s);
 	*fd = call.fd;
 	return r;
 }
@@ -136,7 +135,9 @@ ncclsvc_result peer_map_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer 
 		int fd = -1;
 		if (rank == comm->rank)
 			continue;
-		ncclsvc_result r = fetch(s, comm, rank, &fd);
+		session_lock(s);
+		ncclsvc_result r = peer_staging_fetch(s, comm, rank, &fd);
+		session_unlock(s);
 		if (r)
 			return r;
 		CUresult e = map(p, comm, rank, fd);
@@ -151,6 +152,14 @@ ncclsvc_result peer_map_all(ncclsvc_session *s, ncclsvc_comm *comm, struct peer 
 	return NCCLSVC_OK;
 }
 
+static void staging_unmap(const struct peer *p, unsigned rank)
+{
+	const struct cuda *cuda = p->capture->cuda;
+	if (!(p->unmapped >> rank & 1))
+		cuda->cuMemUnmap(p->call.staging[rank], p->staging_bytes[rank]);
+	cuda->cuMemAddressFree(p->call.staging[rank], p->staging_bytes[rank]);
+}
+
 void peer_free(struct peer *p)
 {
 	if (!p)
@@ -160,7 +169,7 @@ void peer_free(struct peer *p)
 	if (!cuda_push(c->cuda, c->context)) {
 		for (unsigned r = 0; r < PEER_RANKS; r++)
 			if (p->call.staging[r])
-				allocation_unmap(c->cuda, p->call.staging[r], p->staging_bytes[r]);
+				staging_unmap(p, r);
 		if (p->controls)
 			c->cuda->cuMemHostUnregister(p->controls);
 		if (p->asking)
@@ -174,5 +183,6 @@ void peer_free(struct peer *p)
 	if (p->controls_fd >= 0)
 		close(p->controls_fd);
 	pthread_cond_destroy(&p->turned);
+	free(p->saved_staging);
 	free(p);
 }

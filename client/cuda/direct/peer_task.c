@@ -58,7 +58,7 @@ bool peer_blocks_completed(const struct peer *p, uint32_t kernel_seq, unsigned b
 static bool read_state(const struct peer *p, struct peer_state *state)
 {
 	const struct capture *c = p->capture;
-	CUresult e = cuda_push(c->cuda, c->context);
+	CUresult e = p->saved_staging ? CUDA_ERROR_NOT_READY : cuda_push(c->cuda, c->context);
 	if (e)
 		return false;
 	const int mode = relaxed_begin(c->cuda);

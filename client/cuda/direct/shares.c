@@ -15,6 +15,8 @@
 /* Shared regions stay until they are freed; the others must have room, too. */
 #define SHARED_MOST (DEVICE_REGIONS * 3 / 4)
 
+#define ALL_SAID UINT32_MAX /* peer.said: the others know how many shares there have been */
+
 _Static_assert(DEVICE_REGIONS <= PEER_SHARES, "each region has a slot");
 
 static void drop(struct gpu *g, struct peer *p, unsigned slot)
@@ -114,35 +116,53 @@ static int by_number(const void *a, const void *b)
 	return (x->number > y->number) - (x->number < y->number);
 }
 
-static ncclsvc_result say(ncclsvc_session *s, const struct svc_share *share)
+static ncclsvc_result say(ncclsvc_session *s, uint32_t connections, const struct svc_share *share)
 {
-	struct call call = {0};
+	struct call call = {.bound = true, .connections = connections};
 	return call_run(s, &call, SVC_SHARE, share, -1, deadline_in(REQUEST_MS));
 }
 
-ncclsvc_result shares_again(ncclsvc_session *s, const struct peer *p, uint32_t handle)
+/* Returns how many there are, in the order of their numbers. Locked. */
+static unsigned to_say(const ncclsvc_session *s, const struct peer *p, uint32_t handle,
+		       struct svc_share *shares)
 {
 	const struct device_region *regions = s->gpu->regions;
-	struct svc_share *shares = p->shares ? calloc(DEVICE_REGIONS, sizeof(*shares)) : NULL;
-	ncclsvc_result r = NCCLSVC_OK;
 	unsigned n = 0;
-	if (!p->shares)
-		return NCCLSVC_OK;
-	if (!shares)
-		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
 	for (unsigned i = 0; i < DEVICE_REGIONS; i++)
-		if (p->shares[i] && regions[i].id)
+		if (p->shares[i] > p->said && regions[i].id)
 			shares[n++] = (struct svc_share){.comm = handle,
 							 .region = regions[i].id,
 							 .slot = i | SVC_SHARE_AGAIN,
 							 .number = p->shares[i]};
 	qsort(shares, n, sizeof(*shares), by_number);
-	for (unsigned i = 0; !r && i < n; i++)
-		r = say(s, &shares[i]);
+	return n;
+}
+
+ncclsvc_result shares_again(ncclsvc_session *s, struct peer *p, uint32_t handle)
+{
+	const uint32_t connections = session_connections(s);
+	ncclsvc_result r = NCCLSVC_OK;
+	if (!p->shares || p->said == ALL_SAID)
+		return NCCLSVC_OK;
+	struct svc_share *shares = calloc(DEVICE_REGIONS, sizeof(*shares));
+	if (!shares)
+		return error_set(NCCLSVC_NO_MEMORY, "out of memory");
+	const unsigned n = to_say(s, p, handle, shares);
+	for (unsigned i = 0; !r && i < n; i++) {
+		r = say(s, connections, &shares[i]);
+		if (r == NCCLSVC_NOT_FOUND) /* another thread has freed it meanwhile */
+			r = NCCLSVC_OK;
+		if (!r)
+			p->said = shares[i].number;
+	}
 	free(shares);
-	return r ? r
-		 : say(s, &(struct svc_share){
-				  .comm = handle, .slot = SVC_SHARE_AGAIN, .number = p->nshares});
+	if (!r)
+		r = say(s, connections,
+			&(struct svc_share){
+				.comm = handle, .slot = SVC_SHARE_AGAIN, .number = p->nshares});
+	if (!r)
+		p->said = ALL_SAID;
+	return r;
 }
 
 void shares_end(struct gpu *g, struct peer *p)

@@ -122,6 +122,14 @@ class Comm:
         the restarted one."""
         check(lib.comm_rejoin(self._pointer, milliseconds(timeout)))
 
+    def suspend(self, timeout: Optional[float] = 60.0) -> None:
+        """Frees the communicator's GPU memory until resume. All ranks must call it; until then, operations fail."""
+        check(lib.comm_suspend(self._pointer, milliseconds(timeout)))
+
+    def resume(self, timeout: Optional[float] = 60.0) -> None:
+        """Allocates the GPU memory again. All ranks must call it."""
+        check(lib.comm_resume(self._pointer, milliseconds(timeout)))
+
     def leave(self) -> None:
         """Cancels this rank's pending tasks; the other ranks' tasks fail with PeerGoneError. May be called again."""
         if self._owner is not None:
@@ -162,6 +170,11 @@ class Comm:
     def graphs_running(self) -> bool:
         """Whether launches of these graphs are running, or wait for earlier work on their streams."""
         return bool(lib.comm_graphs_running(self._pointer))
+
+    @property
+    def gpu_bytes(self) -> int:
+        """The size of the GPU memory in this process that suspend frees, in bytes."""
+        return int(lib.comm_gpu_bytes(self._pointer))
 
     def premulsum(self, scalar: Any) -> PreMulSum:
         """Only on GPUs. scalar is a tensor with one element in host memory, of the operations' type."""
