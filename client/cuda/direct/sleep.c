@@ -135,10 +135,10 @@ static bool is_unmapped(const struct peer *p, unsigned rank)
 	return p->unmapped >> rank & 1;
 }
 
-static void set_unmapped(struct peer *p, unsigned rank, bool away)
+static void set_unmapped(struct peer *p, unsigned rank, bool unmapped)
 {
 	const unsigned bit = 1u << rank;
-	p->unmapped = (uint16_t)(away ? p->unmapped | bit : p->unmapped & ~bit);
+	p->unmapped = (uint16_t)(unmapped ? p->unmapped | bit : p->unmapped & ~bit);
 }
 
 /* Copies the staging memory to or from the host; one of `to` and `from` is NULL. Slots of copy
