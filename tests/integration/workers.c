@@ -96,6 +96,13 @@ ncclsvc_device_info device_of(const struct rank_group *c, int device)
 	return info;
 }
 
+void only_comm_stays(const struct rank_group *c, int device)
+{
+	const uint64_t end = now_ns() + WAIT_MS * UINT64_C(1000000);
+	for (; device_of(c, device).nccl_comms != 1; sleep_ms(1))
+		CHECK(now_ns() < end);
+}
+
 ncclsvc_device_info device_reaches(const struct rank_group *c, int device,
 				   ncclsvc_device_state state)
 {

@@ -111,6 +111,8 @@ void fault_on(const struct rank_group *c, const char *name, int pid);
 void fault_off(const struct rank_group *c, const char *name);
 
 ncclsvc_device_info device_of(const struct rank_group *c, int device);
+/* Waits until the GPU has one NCCL communicator: an aborted one may still be ending. */
+void only_comm_stays(const struct rank_group *c, int device);
 /* Waits until the device is in that state, and returns its info. */
 ncclsvc_device_info device_reaches(const struct rank_group *c, int device,
 				   ncclsvc_device_state state);
