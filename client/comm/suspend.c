@@ -87,8 +87,7 @@ static ncclsvc_result suspend(ncclsvc_session *s, ncclsvc_comm *comm, uint64_t d
 	struct peer *p = comm->peer;
 	if (p && p->sleep == PEER_WAKING)
 		return error_argument("communicator %s: an earlier ncclsvc_comm_resume has not "
-				      "finished; call it again "
-				      "before suspending",
+				      "finished; call it again before suspending",
 				      comm->label);
 	if (!comm->asleep)
 		comm->restores = s->gpu->restores;

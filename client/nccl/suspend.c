@@ -28,8 +28,8 @@ static void set_suspended(ncclComm_t comm, bool suspended)
 	pthread_mutex_unlock(&comm->lock);
 }
 
-/* Suspends or resumes. On failure the communicator counts as suspended, so that the caller can
- * repeat the call. */
+/* Suspends or resumes. If the service fails, the communicator counts as suspended, so that the
+ * caller can repeat the call. */
 static ncclResult_t turn(ncclComm_t comm, const char *function, bool suspend)
 {
 	set_suspended(comm, false);

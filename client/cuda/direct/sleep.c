@@ -203,6 +203,7 @@ static CUresult others_unmap(struct peer *p)
 	return e;
 }
 
+/* Maps memory that nobody else has at the addresses of other ranks' staging memory. */
 static CUresult others_fill(struct peer *p)
 {
 	CUresult e = CUDA_SUCCESS;
@@ -242,13 +243,13 @@ static ncclsvc_result memory_unmap(struct peer *p)
 	ncclsvc_result r =
 		with_context(p, others_unmap, "cannot unmap other ranks' staging memory");
 	if (!r && !p->saved_staging)
-		r = with_context(p, own_unmap, "cannot give staging memory back");
+		r = with_context(p, own_unmap, "cannot save and unmap staging memory");
 	return r;
 }
 
 static ncclsvc_result memory_remap(struct peer *p)
 {
-	return p->saved_staging ? with_context(p, own_remap, "cannot get staging memory back")
+	return p->saved_staging ? with_context(p, own_remap, "cannot allocate staging memory again")
 				: NCCLSVC_OK;
 }
 
@@ -387,7 +388,7 @@ static ncclsvc_result others_remap(ncclsvc_session *s, const ncclsvc_comm *comm,
 	return r;
 }
 
-/* The log of shares has begun anew. If the daemon restarts meanwhile, the watcher does the same
+/* The log of shares was reset. If the daemon restarts meanwhile, the watcher does the same
  * with the next one. Locked; yields. */
 static ncclsvc_result shares_restore(ncclsvc_session *s, const ncclsvc_comm *comm, struct peer *p)
 {
