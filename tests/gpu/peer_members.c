@@ -35,6 +35,13 @@ uint32_t peer_memory(struct raw *raw, int device, uint64_t bytes)
 	return region;
 }
 
+void peer_accepted(struct raw *raw, unsigned opcode, const void *body, size_t length, const int *fd)
+{
+	struct raw_reply reply;
+	raw_call(raw, opcode, body, length, fd, fd != NULL, &reply);
+	CHECK_EQ(reply.header.result, 0);
+}
+
 static void join_begin(struct member *m, const ncclsvc_unique_id *id, int rank, uint32_t staging)
 {
 	struct svc_join join = raw_join_request(id, 2, rank);

@@ -20,6 +20,9 @@ struct member {
 uint32_t peer_region(struct raw *raw, int device, const struct buffer *b);
 /* The same for new memory, which only the daemon holds then. */
 uint32_t peer_memory(struct raw *raw, int device, uint64_t bytes);
+/* Sends a request, with a descriptor unless fd is NULL; it must succeed. */
+void peer_accepted(struct raw *raw, unsigned opcode, const void *body, size_t length,
+		   const int *fd);
 void peer_join_end(struct member *m);
 /* Both join with staging memory, the second one only if `second` is set. */
 void peer_join(struct member m[2], const ncclsvc_unique_id *id, bool second);

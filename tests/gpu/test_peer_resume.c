@@ -21,18 +21,10 @@ static int controls_of(size_t bytes)
 	return fd;
 }
 
-static void accepted(struct raw *raw, unsigned opcode, const void *body, size_t length,
-		     const int *fd)
-{
-	struct raw_reply reply;
-	raw_call(raw, opcode, body, length, fd, fd != NULL, &reply);
-	CHECK_EQ(reply.header.result, 0);
-}
-
 static void send_controls(struct member *m, int fd)
 {
 	const struct svc_controls r = {0};
-	accepted(&m->raw, SVC_CONTROLS, &r, sizeof(r), &fd);
+	peer_accepted(&m->raw, SVC_CONTROLS, &r, sizeof(r), &fd);
 }
 
 static struct svc_join join_request(const struct member *m, const ncclsvc_unique_id *id, int rank)
@@ -47,7 +39,7 @@ static struct svc_join join_request(const struct member *m, const ncclsvc_unique
 static void resume(struct member *m)
 {
 	const struct svc_resume r = {.kind = SVC_RESUME_COMM, .number = 1, .lineage = LINEAGE};
-	accepted(&m->raw, SVC_RESUME, &r, sizeof(r), NULL);
+	peer_accepted(&m->raw, SVC_RESUME, &r, sizeof(r), NULL);
 }
 
 static void join_refused(struct member *m, const ncclsvc_unique_id *id, int rank, int fd)
@@ -85,7 +77,7 @@ static void share_refused(struct member *m, struct svc_share r)
 
 static void share(struct member *m, struct svc_share r)
 {
-	accepted(&m->raw, SVC_SHARE, &r, sizeof(r), NULL);
+	peer_accepted(&m->raw, SVC_SHARE, &r, sizeof(r), NULL);
 }
 
 static struct svc_shared_reply read_at(struct member *m, uint64_t position)
@@ -146,7 +138,7 @@ static void forged_rank(struct client *c)
 	for (int i = 0; i < 2; i++) {
 		raw_open(&m[i].raw, c->daemon);
 		raw_attach(&m[i].raw, 16);
-		accepted(&m[i].raw, SVC_RESUME, &survives, sizeof(survives), NULL);
+		peer_accepted(&m[i].raw, SVC_RESUME, &survives, sizeof(survives), NULL);
 		m[i].staging = peer_memory(&m[i].raw, i, PEER_STAGING);
 	}
 	stage("bad control blocks");

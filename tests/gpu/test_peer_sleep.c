@@ -16,17 +16,13 @@ static void sleep_refused(struct member *m, struct svc_sleep r, int expected, co
 static void step(struct member *m, uint32_t asleep, uint32_t staging)
 {
 	const struct svc_sleep r = {.comm = m->joined.comm, .asleep = asleep, .staging = staging};
-	struct raw_reply reply;
-	raw_call(&m->raw, SVC_SLEEP, &r, sizeof(r), NULL, 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
+	peer_accepted(&m->raw, SVC_SLEEP, &r, sizeof(r), NULL);
 }
 
 static void forget(struct member *m, uint32_t region)
 {
 	const struct svc_region_del r = {.region = region};
-	struct raw_reply reply;
-	raw_call(&m->raw, SVC_REGION_DEL, &r, sizeof(r), NULL, 0, &reply);
-	CHECK_EQ(reply.header.result, 0);
+	peer_accepted(&m->raw, SVC_REGION_DEL, &r, sizeof(r), NULL);
 }
 
 static void wake(struct member *m, int device)
